@@ -1,6 +1,8 @@
 """lapwing dead: look at dead letters, return them to their channels, and drop them."""
 
+import math
 import sys
+import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -8,7 +10,7 @@ from lapwing.cli import administer, dead_targets, shared
 from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
 from lapwing.cli.commands import Argument, Group, Option, UsageError
 from lapwing.cli.dead_targets import Dead, DeadNode, LetterFlags
-from lapwing.client.format import printable_text, several
+from lapwing.client.format import messages, printable_text, several
 from lapwing.errors import LapwingError
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ app = Group(
 Results: TypeAlias = "list[NodeResult[Any]]"
 _LETTERS = LetterFlags()
 _EVERY: Final = 0.25  # s between two looks at the progress
+_SOON: Final = 1.0  # s: a few letters are dealt with in less, and the command can report the outcome
 _PAGE: Final = 1000  # letters of one answer
 
 Limit = Annotated[int, Option(min=0, help="At most so many letters, over all nodes; 0: all of them.")]
@@ -156,7 +159,7 @@ def purge(
 @app.command(example="lapwing dead status orders/billing --wait")
 def status(name: Dead, wait: Wait = False, flags: NodeFlags = NODES) -> None:
     """Show the redrive of each node: the one that runs, or the last one."""
-    _report_tasks(_tasks(name, flags, wait=wait), flags)
+    _report_tasks(_tasks(name, flags, wait=math.inf if wait else 0.0), flags)
 
 
 @app.command(example="lapwing dead cancel orders/billing")
@@ -200,9 +203,8 @@ def _carry_out(
         return await at.post(path, {**document, "limit": share if limit else 0})
 
     results = dead_targets.on_each(flags, name, begin, one=one)
-    if wait:
-        waiting = {result.node for result in results if result.answer and result.answer["state"] == "running"}
-        ended = {result.node: result for result in _tasks(name, flags, wait=True, only=waiting)}
+    if waiting := {result.node for result in results if result.answer and result.answer["state"] == "running"}:
+        ended = {result.node: result for result in _tasks(name, flags, wait=math.inf if wait else _SOON, only=waiting)}
         results[:] = [ended.get(result.node, result) for result in results]
     _report_tasks(results, flags)
 
@@ -218,13 +220,14 @@ def _shares(planned: Results, limit: int) -> dict[str, int]:
     return shares
 
 
-def _tasks(name: str, flags: NodeFlags, *, wait: bool, only: Collection[str] | None = None) -> Results:
-    """Return the task of each node, or of those named; with `wait`, once it does not run any more."""
+def _tasks(name: str, flags: NodeFlags, *, wait: float, only: Collection[str] | None = None) -> Results:
+    """Return the task of each node, or of those named, once it does not run any more or after `wait` seconds."""
     import asyncio
 
     async def ask(at: DeadNode) -> Any:
+        until = time.monotonic() + wait
         task = await at.get("/dead/redrive")
-        while wait and task["state"] == "running":
+        while task["state"] == "running" and time.monotonic() < until:
             _show_progress(f"{at.node.name}  {_progress(task)}")
             await asyncio.sleep(_EVERY)
             task = await at.get("/dead/redrive")
@@ -249,7 +252,7 @@ def _report_tasks(results: Results, flags: NodeFlags) -> None:
 
 def _progress(task: Any) -> str:
     done = f"{task['state']}: {_letters(task['redriven'])} {'dropped' if task.get('to') == 'nowhere' else 'returned'}"
-    left = f", {task['left']:,} left to look at" if task["state"] == "running" else ""
+    left = f", {messages(task['left'])} of the topic left to look at" if task["state"] == "running" else ""
     skipped = "".join(f"; {count:,} skipped: {why}" for why, count in task["skipped"].items())
     return done + left + skipped + (f"; {task['error']}" if task["error"] else "")
 
