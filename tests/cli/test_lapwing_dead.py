@@ -1,8 +1,10 @@
 """`lapwing dead` and `lapwing pending` on two real nsqds that one nsqlookupd knows."""
 
+import asyncio
 import os
 import pty
 import subprocess
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,9 @@ from pairing import Pair
 
 from asking import ask
 from daemons import until
+from lapwing.cli import dead as dead_command
+from lapwing.cli import dead_targets
+from lapwing.cli.administer import NodeFlags
 from lapwing.cli.commands import UsageError
 from lapwing.cli.dead_targets import LetterFlags
 from lapwing.cli.pending import PendingFlags
@@ -144,6 +149,26 @@ def test_letters_are_redriven_with_a_filter_a_dry_run_and_a_limit(pair: Pair) ->
     assert letters(pair, topic) == 2
 
 
+def test_a_redrive_is_waited_for_until_it_is_done_or_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"redriven": 0, "left": 3, "skipped": {}, "error": ""}
+
+    class Node:
+        node = SimpleNamespace(name="n")
+
+        def __init__(self) -> None:
+            self.states = iter(("running", "running", "done"))
+
+        async def get(self, path: str) -> dict[str, Any]:
+            return {**task, "state": next(self.states)}
+
+    monkeypatch.setattr(dead_command, "_EVERY", 0.0)
+    monkeypatch.setattr(dead_targets, "on_each", lambda flags, name, ask, only: [asyncio.run(ask(Node()))])
+
+    (ended,) = dead_command._tasks("t.c.dead", NodeFlags(), wait=60.0)
+    (running,) = dead_command._tasks("t.c.dead", NodeFlags(), wait=0.0)
+    assert (ended["state"], running["state"]) == ("done", "running")
+
+
 def test_one_letter_is_edited_and_a_redrive_is_shown_and_cancelled(pair: Pair) -> None:
     topic = dead(pair, "one", "two", "three")
     direct = ("--nsqd-http-address", pair.nodes[0].http)
@@ -247,6 +272,7 @@ def test_names_are_one_sentence_and_completed(pair: Pair) -> None:
         return done.stdout.split()
 
     assert "keeps no dead letters" in pair.run("dead", "show", topic, code=1)
+    assert "there is no such channel" in pair.run("dead", "show", f"{topic}/nowhere", code=1)
     assert "knows a topic 'nowhere'" in pair.run("dead", "redrive", "nowhere", code=1)
     assert "no dead letters" in pair.run("dead", "list", f"{pair.topic()}/c")
     assert f"{topic}.c.dead" in completed("dead", "redrive", topic)

@@ -118,14 +118,14 @@ def report(
     else:
         width = max((len(result.node) for result in results), default=0)
         for result in results:
-            text = f"refused: {_explained(result.error)}"
+            text = f"refused: {explained(result.error)}"
             if result.done:
                 text = done if isinstance(done, str) else done(result.answer)
             print(f"{result.node:<{width}}  {text}")
     end_with(results)
 
 
-def _explained(error: str) -> str:
+def explained(error: str) -> str:
     """Return the error of a node, with what to do about it."""
     return f"{error}: {_ADVICE[error]}" if error in _ADVICE else error
 
@@ -143,7 +143,7 @@ def end_quietly(results: "Sequence[NodeResult[Any]]", nothing: str = "") -> None
     """Name the nodes that refused, or write that there is nothing; end the program with 1 if a node refused."""
     for result in results:
         if not result.done:
-            shared.warn(f"{result.node}: refused: {_explained(result.error)}")
+            shared.warn(f"{result.node}: refused: {explained(result.error)}")
     if nothing and all(result.done for result in results):
         shared.warn(nothing)
     end_with(results)

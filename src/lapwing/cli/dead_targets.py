@@ -172,6 +172,6 @@ async def _dead_topic(client: "ClusterClient", node: "Node", topic: str, channel
         name = str(answer["settings"]["dead_topic"]["value"])
         there = await client.http.get(node.contact, "/dead")
     except CallFailed as error:
-        shared.warn(f"{node.name}: {error.code or error.reason}")
+        shared.warn(f"{node.name}: {administer.explained(error.code or error.reason)}")
         return None
     return name if any(each["topic"] == name for each in there["topics"]) else ""
