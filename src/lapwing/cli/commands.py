@@ -220,7 +220,7 @@ class Command:
         if (param := self._known(flag)) is not None:
             return param
         known = [each for param in self.options for each in (*param.on, *param.off)]
-        raise UsageError(f"there is no option {flag}{_guess(flag, known)}")
+        raise UsageError(f"there is no option {flag}{guess(flag, known)}")
 
     def _place(self, loose: list[str], given: dict[str, list[Any]]) -> None:
         arguments = self.arguments
@@ -325,7 +325,7 @@ class Group:
             raise UsageError(f"there is no option {name}")
         name = _ALIASES.get(name, name) if name not in self.commands else name
         if name not in self.commands:
-            raise UsageError(f"there is no command {name!r}{_guess(name, [known for known, _ in self.rows()])}")
+            raise UsageError(f"there is no command {name!r}{guess(name, [known for known, _ in self.rows()])}")
         return self.commands[name]
 
     def run(self, path: str, words: Sequence[str]) -> None:
@@ -392,7 +392,8 @@ def _split_flag(word: str) -> tuple[str, str | None]:
     return word[:2], word[2:] or None
 
 
-def _guess(word: str, known: list[str]) -> str:
+def guess(word: str, known: list[str]) -> str:
+    """Return `; did you mean tail?` if a known word is like this one, else nothing."""
     from difflib import get_close_matches
 
     longer = [each for each in known if word != "-" and each.startswith(word)]

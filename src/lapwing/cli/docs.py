@@ -5,7 +5,7 @@ import sysconfig
 from pathlib import Path
 from typing import Annotated
 
-from lapwing.cli.commands import Argument, Option, command
+from lapwing.cli.commands import Argument, Option, command, guess
 from lapwing.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ def app(
         return
     name = page.lower().removesuffix(".md").removeprefix("docs/")
     if name not in found:
-        raise ConfigError(f"there is no page {page}; `lapwing docs` lists them")
+        raise ConfigError(f"there is no page {page}{guess(name, list(found)) or ';'} `lapwing docs` lists them")
     if path:
         print(found[name])
         return
