@@ -10,6 +10,7 @@ from lapwing.cli import shared
 from lapwing.cli.commands import Option, command
 
 _SIGNS = {"fine": "ok  ", "warning": "warn", "bad": "BAD "}
+_WIDTH = len("port 4161 (lookupd http)")
 
 
 @command(example="lapwing doctor --data /var/lib/nsqd")
@@ -30,9 +31,9 @@ def app(
     for finding in examine(data, host=host):
         findings.append(finding)
         if not as_json:
-            print(f"{_SIGNS[finding.level]}  {finding.what:<22} {finding.seen}", flush=True)
+            print(f"{_SIGNS[finding.level]}  {finding.what:<{_WIDTH}}  {finding.seen}", flush=True)
             if finding.advice:
-                print(f"      {'':<22} -> {finding.advice}")
+                print(f"      -> {finding.advice}")
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     levels = {finding.level for finding in findings}

@@ -197,7 +197,7 @@ def _taken(what: str, host: str, port: int) -> Finding:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         words = []
-    program = " ".join(word.decode("utf-8", "replace") for word in words[:2])
+    program = " ".join(os.path.basename(word).decode("utf-8", "replace") for word in words[:2])
     ours = any(name in program for name in ("nsqd", "nsqlookupd", "nsqadmin"))
     return Finding(what, "fine" if ours else "warning", f"taken by pid {pid}: {program}",
                    "" if ours else "lapwing up uses another; nsqd and friends take --tcp-address, --http-address")

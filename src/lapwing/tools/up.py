@@ -87,8 +87,8 @@ class Up:
             print(json.dumps({"up": places, "data": str(self._plan.data)}), flush=True)
             return
         for child in children:
-            print(f"  {child.service.name:<18} {child.service.address}", flush=True)
-        print(f"  {'data and logs':<18} {self._plan.data}", flush=True)
+            print(f"  {child.service.name:<13}  {child.service.address}", flush=True)
+        print(f"  {'data and logs':<13}  {self._plan.data}", flush=True)
         if self._plan.demo:
             print("\n".join(["", *suggestions(self._plan, room=Terminal.of(sys.stdout).width), ""]), flush=True)
         elif prepare := preparation(self._plan):
