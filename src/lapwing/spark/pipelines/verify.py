@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Run = tuple[int, int]  # sequences [first, stop)
 
 _MOST_SHOWN: Final = 5
+_SHORT: Final = 8  # characters of a log's id in the table, which has to fit a terminal
 _ATTEMPTS: Final = 5
 
 
@@ -311,7 +312,7 @@ def proof_text(proof: Proof) -> str:
 
 def _row(log: LogProof) -> list[str]:
     return [
-        log.topic, str(log.node), log.log_id,
+        log.topic, str(log.node), log.log_id[:_SHORT],
         f"{log.first:,} .. {log.stop - 1:,}" if log.stop > log.first else "none",
         f"{log.rows:,}", f"{sum(b - a for a, b in log.missing):,}", f"{sum(b - a for a, b in log.twice):,}",
     ]  # fmt: skip
