@@ -47,7 +47,7 @@ class ClientTable:
         self._node = node
         self._finishing = Finishing()
         columns = _columns(where=where, node=node)
-        self._table = Table("clients", caption, columns, order="host", empty="No client is connected.")
+        self._table = Table("clients", caption, columns, order="host", empty="No NSQ client is connected.")
 
     def show(self, channels: Iterable[Json]) -> None:
         """Show the clients of these channels; those of a single one are coloured by their distance from the nsqd."""
@@ -75,7 +75,7 @@ class ClientTable:
             client["finish_count"],
             client["requeue_count"],
             client["message_count"],
-            round(rate or 0.0, 2),
+            None if rate is None else round(rate, 2),
             client["connected"] // 1_000_000_000,
         ]
 
