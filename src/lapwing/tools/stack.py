@@ -172,7 +172,7 @@ def services(plan: Plan) -> list[list[Service]]:
              *(f"--nsqd-http-address={address}" for address in plan.nsqd_addresses("http")),
              *(f"--nsqd-redis-address={address}" for address in plan.redis_addresses),
              *(f"--without={channel}" for channel in plan.demo_without)),
-            address=f"{plan.demo_rate} orders/s",
+            address=f"about {plan.demo_rate} orders/s",
         )])
     return groups
 
