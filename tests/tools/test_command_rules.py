@@ -327,6 +327,13 @@ def test_lines_are_cleared_from_the_left_edge_as_the_echo_of_ctrl_c_moves_the_cu
     assert out.getvalue().endswith("nsqd\x1b[K\n\r\x1b[2A\x1b[Jstopping\n")
 
 
+def test_a_cluster_without_topics_is_told_how_to_get_one() -> None:
+    assert screens.whole_view(replace(picture(1.0), topics={}), {}, Terminal()) == [
+        "no topics yet; `lapwing pub greetings hello` publishes a message"
+    ]
+    assert screens.whole_view(replace(picture(1.0), topics={}, failure="nobody answers"), {}, Terminal())[0] == "topics"
+
+
 def test_a_bar_shows_how_far_it_is() -> None:
     assert bar("reading", 50, 100, 10.0, Terminal()).split() == [
         "reading", "━" * 24, "50%", "50", "of", "100,", "10s", "left"]  # fmt: skip

@@ -203,6 +203,8 @@ def whole_view(view: ClusterView, rates: Rates, terminal: Terminal, *, rows: int
         *topics_table(view, rates, terminal, title="topics", most=rows), "",
         *channels_table(view, rates, terminal, title="channels", most=rows),
     ]  # fmt: skip
+    if view.whole and not view.topics:
+        lines = ["no topics yet; `lapwing pub greetings hello` publishes a message"]
     if view.pipelines:
         lines += ["", *pipelines_table(view, terminal, title="pipelines")]
     return [*lines, *(terminal.cut(terminal.paint(f"! {error}", "red")) for error in view.errors)]
