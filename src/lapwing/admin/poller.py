@@ -152,16 +152,21 @@ class Poller:
         """Ask every daemon once, and build a new view."""
         now = self.cluster_client.clock()
         failure = await self._discover(now)
-        answers, errors = await self._ask_nodes(failure)
+        asked = await self._ask_nodes(failure)
         began = time.process_time()
-        topics = _topics(self._nodes, answers, errors, now=now)
+        topics = asked.combined(
+            lambda found: cluster.topics_of_stats(
+                ((self._nodes[contact], answer) for contact, answer in found.items()), now=now
+            )
+        )
         self.busy = time.process_time() - began
+        answers = asked.answers
         await self._explore_new(answers)
         began = time.process_time()
         await asyncio.sleep(0)  # with thousands of topics each step takes long: serve requests in between
         self.history.sample(now, topics)
         await asyncio.sleep(0)
-        states = self._states(answers, errors, now)
+        states = self._states(asked, now)
         self.busy += time.process_time() - began
         await self._details(answers, topics, now)
         began = time.process_time()
@@ -228,7 +233,7 @@ class Poller:
 
     # ---- figures ----
 
-    async def _ask_nodes(self, failure: str) -> tuple[dict[str, Json], dict[str, str]]:
+    async def _ask_nodes(self, failure: str) -> Asked[Any]:
         wanted = {watcher.clients for watcher in self._watchers if watcher.clients}
 
         async def stats(contact: str) -> Any:
@@ -236,10 +241,10 @@ class Poller:
             params = {"format": "json", "include_clients": "true" if shown else "false", "include_mem": "false"}
             return await self.cluster_client.http.get(contact, "/stats", params)
 
-        asked: Asked[Any] = await self.cluster_client.http.ask_all(() if failure else self._nodes, stats)
-        return asked.answers, {contact: failure_reason(failure) for contact, failure in asked.failures.items()}
+        return await self.cluster_client.http.ask_all(() if failure else self._nodes, stats)
 
-    def _states(self, answers: dict[str, Json], errors: dict[str, str], now: float) -> list[NodeState]:
+    def _states(self, asked: Asked[Any], now: float) -> list[NodeState]:
+        answers = asked.answers
         known = {state.node.name: state for state in self.cluster_view.nodes}
         self._lost = {
             contact: self._lost.get(contact, now) for contact in (*self._nodes, *self._gone) if contact not in answers
@@ -251,7 +256,7 @@ class Poller:
                 states.append(self._answered(contact, node, answer))
             else:
                 before = replace(known.get(node.name) or NodeState(node), node=node, gone_since=0.0)
-                error = errors.get(contact) or "no answer"
+                error = _error(asked, contact) or "no answer"
                 states.append(replace(before, error=error, lost_since=self._lost[contact]))
         for contact, (node, since) in self._gone.items():
             before = known.get(node.name) or NodeState(node)
@@ -381,23 +386,6 @@ class Poller:
 
 
 _UNKNOWN: Final = Node("", "", 0, 0, "")
-_NONSENSE: Final = (AttributeError, KeyError, TypeError, ValueError)  # what answers of another shape raise
-
-
-def _topics(
-    nodes: dict[str, Node], answers: dict[str, Json], errors: dict[str, str], *, now: float
-) -> dict[str, Json]:
-    """Return the topics of all answers; one that cannot be understood becomes an error of its node alone."""
-    try:
-        return cluster.topics_of_stats(((nodes[contact], answer) for contact, answer in answers.items()), now=now)
-    except _NONSENSE:
-        for contact, answer in list(answers.items()):
-            try:
-                cluster.topics_of_stats([(nodes[contact], answer)], now=now)
-            except _NONSENSE as error:
-                del answers[contact]
-                errors[contact] = f"its answer could not be understood ({error!r})"
-        return cluster.topics_of_stats(((nodes[contact], answer) for contact, answer in answers.items()), now=now)
 
 
 def _error(asked: Asked[Any], address: str) -> str:

@@ -69,16 +69,28 @@ class Asked(Generic[T]):
         try:
             return combine(self.answers)
         except _NONSENSE:
-            answers, self.answers = self.answers, {}
-        for address, answer in answers.items():
+            self._drop_nonsense(lambda address, answer: combine({address: answer}))
+        try:
+            return combine(self.answers)
+        except _NONSENSE:  # each makes sense alone, but not beside the others
+            known: dict[str, T] = {}
+
+            def add(address: str, answer: T) -> None:
+                combine({**known, address: answer})
+                known[address] = answer
+
+            self._drop_nonsense(add)
+            return combine(self.answers)
+
+    def _drop_nonsense(self, use: Callable[[str, T], object]) -> None:
+        """Make a failure of each answer that cannot be used."""
+        for address, answer in list(self.answers.items()):
             try:
-                combine({**self.answers, address: answer})
+                use(address, answer)
             except _NONSENSE as error:
                 reason = f"its answer could not be understood ({error!r})"
                 self.failures[address] = CallFailed(f"{address}: {reason}", reason=reason)
-            else:
-                self.answers[address] = answer
-        return combine(self.answers)
+                del self.answers[address]
 
 
 class DaemonHttp:
