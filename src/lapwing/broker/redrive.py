@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lapwing import kernel
+from lapwing import durations, kernel
 from lapwing.broker import dead_letter_view, dead_letters, overflow, seek, settings, times
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.dead_letter_view import DeadLetter
@@ -29,7 +29,6 @@ from lapwing.errors import ChannelFull, CorruptChunk, LapwingError, LogError, Ou
 from lapwing.log.attributes import Rows
 from lapwing.log.log import Extra
 from lapwing.log.segment import time_of
-from lapwing.net import durations
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from lapwing import durations
 from lapwing.broker import checkpoint, times
 from lapwing.broker.skips import Bookmark, Run, Runs, count_of, gaps, runs_of, union
 from lapwing.errors import OutOfRange, SettingRefused
-from lapwing.net import durations
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:

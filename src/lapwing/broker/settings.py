@@ -13,10 +13,10 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from lapwing import names
+from lapwing import durations, names
 from lapwing.broker import times
 from lapwing.errors import SettingRefused
-from lapwing.net import durations, options
+from lapwing.net import options
 from lapwing.net.options import BOOLEAN, INTEGER, Kind, Setting, option
 from lapwing.records import dataclass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from lapwing.net import durations
+from lapwing import durations
 
 _SECOND: Final = 1_000_000_000  # ns
 _LATEST: Final = 1 << 33  # seconds; in the year 2242

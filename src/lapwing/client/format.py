@@ -1,18 +1,15 @@
 """Write numbers, times and texts for people, and read the times that people write."""
 
+import contextlib
 import math
-import re
 from datetime import UTC, datetime
 from typing import Final
 
+from lapwing import durations
 from lapwing.errors import ConfigError
 
 SECOND: Final = 1_000_000_000  # ns
-_LONGEST: Final = 1 << 63  # ns
-_UNITS: Final = {"ms": SECOND // 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
 _TWO_UNITS: Final = (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))  # with their seconds
-_SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SPANS: Final = re.compile(rf"(?:{_SPAN.pattern})+")
 
 
 def count(number: float) -> str:
@@ -109,18 +106,16 @@ def printable_text(text: str) -> str:
     return printable(text.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
 
 
-def parse_span(text: str, what: str = "duration") -> int:
-    """Return the ns of `90s`, `10m`, `1h30m`, `2d`; a bare number counts seconds. Raises `ConfigError`."""
-    text = text.strip()
-    if text.isascii() and text.replace(".", "", 1).isdigit():
-        nanoseconds = float(text) * SECOND
-    elif _SPANS.fullmatch(text) is not None:
-        nanoseconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(text))
-    else:
-        raise ConfigError(f"{what} {text!r} is not understood: write 90s, 10m, 1h30m or 2d")
-    if nanoseconds > _LONGEST:
-        raise ConfigError(f"{what} {text[:40]!r} is too long: 292 years at most")
-    return int(nanoseconds)
+def parse_span(text: str, what: str = "") -> int:
+    """Return the ns of `90s`, `10m`, `1h30m`, `2d`. Raises `ConfigError`; `what` names the value in it."""
+    prefix = f"{what}: " if what else ""
+    try:
+        span = durations.parse(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"{prefix}{error}") from error
+    if span < 0:
+        raise ConfigError(f'{prefix}invalid duration "{text.strip()}": 0 or more expected')
+    return span
 
 
 def parse_time(text: str, *, now: int) -> int:
@@ -131,7 +126,7 @@ def parse_time(text: str, *, now: int) -> int:
     text = text.strip()
     if text == "earliest":
         return 0
-    if _SPANS.fullmatch(text):
+    with contextlib.suppress(ConfigError):
         return max(0, now - parse_span(text))
     try:
         return int(datetime.fromisoformat(text).timestamp() * SECOND)

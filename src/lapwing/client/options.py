@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
-from lapwing import __version__, names
+from lapwing import __version__, durations, names
 from lapwing.errors import ConfigError
-from lapwing.net import durations
 
 MINUTE: Final = 60.0
 HOUR: Final = 60 * MINUTE

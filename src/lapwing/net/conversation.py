@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
-from lapwing.net import durations
+from lapwing import durations
 from lapwing.net.answers import INTERNAL_ERROR, Answer, Later, StreamedAnswer, plain
 from lapwing.net.incoming import Incoming
 from lapwing.net.listen import far_end, is_near

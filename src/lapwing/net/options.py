@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lapwing.net import durations
+from lapwing import durations
 from lapwing.records import dataclass
 
 _INTEGER: Final = re.compile("[+-]?(?:0|[1-9](?:_?[0-9])*|0[xX](?:_?[0-9a-fA-F])+|0[oO]?(?:_?[0-7])+|0[bB](?:_?[01])+)")

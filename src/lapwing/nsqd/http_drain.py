@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from lapwing import durations
 from lapwing.broker import times
 from lapwing.broker.broker import Broker
-from lapwing.net import durations
 from lapwing.net.answers import Answer, Refused, value
 from lapwing.net.logs import Log
 from lapwing.net.requests import Request

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from lapwing import durations
 from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.stats import ChannelStats, HolderStats, Latency, TopicStats
-from lapwing.net import durations
 from lapwing.net.answers import JSON, TEXT, compact
 from lapwing.records import dataclass
 
