@@ -93,6 +93,65 @@ os._exit(7)
     assert b"created before a fork" in out
 
 
+LEFT_OPEN = """
+import atexit, os, sys, threading
+
+def last():  # registered first, so it runs last: after it the interpreter finalizes
+    print("threads", sorted(t.name for t in threading.enumerate() if t.name.startswith("lapwing")), flush=True)
+
+atexit.register(last)
+from lapwing.client.sync import SyncConsumer, SyncProducer
+
+address, end = sys.argv[1:]
+producer = SyncProducer(address)
+consumer = SyncConsumer("t", "c", nsqd=address)
+producer.publish("t", b"main")
+atexit.register(lambda: producer.publish("t", b"exit function"))
+threading.Thread(target=lambda: (threading.main_thread().join(), producer.publish("t", b"thread"))).start()
+if end == "fork":
+    child = os.fork()
+    if child:
+        print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    else:
+        atexit.unregister(last)
+        producer.publish = lambda *arguments: None
+        sys.exit(3)
+if end == "raise":
+    raise KeyError("main")
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit", 7), ("raise", 1), ("fork", 7)])
+async def test_what_is_left_open_ends_before_the_interpreter_and_after_the_last_publish(end, status):
+    async with NsqdDouble() as nsqd:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", LEFT_OPEN, nsqd.address, end,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, _ = await asyncio.wait_for(process.communicate(), 60)
+
+        assert process.returncode == status
+        assert out.decode().splitlines() == [*(["child 3"] if end == "fork" else []), "threads []"]
+        assert {command.body for command in nsqd.said(c.Pub)} == {b"main", b"thread", b"exit function"}
+        assert nsqd.said(c.Cls)
+
+
+async def test_a_client_that_is_created_when_the_program_ends_is_refused():
+    script = """
+import atexit, sys
+atexit.register(lambda: SyncProducer(sys.argv[1]))
+from lapwing.client.sync import SyncProducer
+"""
+    async with NsqdDouble() as nsqd:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, nsqd.address, stderr=asyncio.subprocess.PIPE
+        )
+        _, error = await asyncio.wait_for(process.communicate(), 60)
+
+    assert b"the program is ending" in error
+
+
 def test_an_nsqd_that_is_not_there_is_named():
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
         SyncConsumer("t", "c", nsqd="127.0.0.1:1")

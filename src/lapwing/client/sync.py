@@ -4,10 +4,12 @@ Each object runs the asyncio client in a thread of its own; all methods may be c
 """
 
 import asyncio
+import atexit
+import logging
 import queue
 import threading
 from abc import abstractmethod
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from lapwing.client.consumer import Consumer
@@ -19,16 +21,48 @@ from lapwing.net.event_loop import new_event_loop
 
 T = TypeVar("T")
 
-GRACE: Final = 5.0  # s beyond the deadline of a call before the thread is given up
+log: Final = logging.getLogger("lapwing.client")
+
+GRACE: Final = 5.0  # s that unconfirmed publishes have when the program ends without `close`
+
+_threads: set["LoopThread"] = set()  # that run
+_ended = False
+
+
+def _end_threads() -> None:
+    """Close what the program left open, and join every thread, so that none runs while the interpreter finalizes.
+
+    The event loop's callbacks would then ask for an interpreter that is gone, which ends the process with SIGSEGV.
+    """
+    global _ended
+    _ended = True
+    for thread in list(_threads):
+        try:
+            thread.stop(GRACE)
+        except (Exception, KeyboardInterrupt) as error:
+            log.warning("%s was left open and did not close cleanly: %s", thread.name, error)
+        thread.join()
+
+
+# an exit function, and not a hook of `threading`, which would run before the program's own threads and exit functions
+# have published their last; functions run in the reverse order of their registration, so this one runs after those
+# that were registered since the import
+atexit.register(_end_threads)
 
 
 class LoopThread:
-    """An event loop in a daemon thread."""
+    """An event loop in a thread, which ends before the interpreter does. `finish(seconds)` is run at its end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, finish: Callable[[float | None], Coroutine[Any, Any, None]]) -> None:
+        if _ended:
+            raise ClientError("the program is ending: create clients before its exit functions run")
+        self.name = name
+        self._finish = finish
+        self._stopping = threading.Lock()
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        _threads.add(self)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -52,19 +86,41 @@ class LoopThread:
         """Whether it can be called: not after `stop`, nor in a forked process."""
         return self._thread.is_alive()
 
-    def stop(self) -> None:
-        if self.alive:
+    def stop(self, seconds: float | None = None) -> None:
+        """Run `finish`, and end the thread. Twice is harmless."""
+        if not self.alive:  # in a forked process somebody may hold the lock for ever
+            _threads.discard(self)
+            return
+        with self._stopping:
+            try:
+                if self.alive:
+                    self.call(self._finish(seconds))
+            finally:
+                self.join()
+
+    def join(self) -> None:
+        """End the thread, however long its last callback takes."""
+        while self.alive:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(GRACE)
+            try:
+                self._thread.join()
+            except KeyboardInterrupt:
+                log.warning("%s: a callback has not returned; the program ends when it does", self.name)
+        _threads.discard(self)
 
 
 class _BlockingClient:
     """A producer or consumer that runs in a thread of its own."""
 
-    def __init__(self, name: str, start: Coroutine[Any, Any, None]) -> None:
-        self._thread = LoopThread(name)
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[], Coroutine[Any, Any, None]],
+        finish: Callable[[float | None], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._thread = LoopThread(name, finish)
         try:
-            self._thread.call(start)
+            self._thread.call(start())
         except BaseException:
             self.close()
             raise
@@ -91,7 +147,7 @@ class SyncProducer(_BlockingClient):
         self, nsqd: str | Iterable[str] = (), *, lookupd: str | Iterable[str] = (), **settings: Unpack[ClientSettings]
     ) -> None:
         self._producer = Producer(nsqd, lookupd=lookupd, **settings)
-        super().__init__("lapwing-producer", self._producer.start())
+        super().__init__("lapwing-producer", self._producer.start, self._producer.stop)
 
     def publish(
         self,
@@ -129,11 +185,7 @@ class SyncProducer(_BlockingClient):
 
     def close(self) -> None:
         """Wait for unconfirmed publishes, then close. Twice is harmless."""
-        if self._thread.alive:
-            try:
-                self._thread.call(self._producer.stop())
-            finally:
-                self._thread.stop()
+        self._thread.stop()
 
 
 class SyncConsumer(_BlockingClient):
@@ -159,7 +211,7 @@ class SyncConsumer(_BlockingClient):
         self._consumer = Consumer(
             topic, channel, self._pass_on, nsqd=nsqd, lookupd=lookupd, run="loop", auto_finish=False, **settings
         )
-        super().__init__("lapwing-consumer", self._consumer.start())
+        super().__init__("lapwing-consumer", self._consumer.start, self._finish)
 
     def _pass_on(self, message: Message) -> None:
         if self._closed:
@@ -194,15 +246,12 @@ class SyncConsumer(_BlockingClient):
     def close(self) -> None:
         """Send CLS, release unanswered messages, close. Twice is harmless."""
         self._closed = True
-        if not self._thread.alive:
-            return
         self._queue.put(None)
-        try:
-            self._thread.call(self._give_back())
-            self._thread.call(self._consumer.stop())
-        finally:
-            self._thread.stop()
+        self._thread.stop()
 
-    async def _give_back(self) -> None:
+    async def _finish(self, seconds: float | None) -> None:
+        """Release what was not answered, and stop. `Consumer.stop` has deadlines of its own."""
+        self._closed = True
         for subscription in list(self._consumer._subscriptions):
             subscription.give_back()
+        await self._consumer.stop()
