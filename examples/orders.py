@@ -35,7 +35,7 @@ async def main(nsqd: str = "127.0.0.1:4150", nsqd_http: str = "127.0.0.1:4151") 
     await http.post(nsqd_http, "/channel/create", {"topic": "orders", "channel": "billing"})
     place, settings = {"topic": "orders", "channel": "billing"}, {"max_attempts": 3, "retry_first": "200ms"}
     await http.call("PATCH", nsqd_http, "/channel/settings", place, document=settings)
-    async with Producer(nsqd) as producer, Consumer("orders", "billing", bill, nsqd=nsqd, max_backoff_duration=0):
+    async with Producer(nsqd) as producer, Consumer("orders", "billing", bill, nsqd=nsqd):
         orders = [{"id": 1, "card": "good"}, {"id": 2, "card": "declined"}, {"id": 3, "card": "expired"}, {"id": 4}]
         await producer.publish_many("orders", [json.dumps(order).encode() for order in orders])
         letters = []

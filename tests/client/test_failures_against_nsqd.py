@@ -52,7 +52,7 @@ async def test_a_message_that_keeps_failing_is_given_up_by_the_broker_with_the_l
         seen.append(message.attempts)
         raise ValueError(f"attempt {message.attempts}")
 
-    async with Consumer(topic, "c", handler, nsqd=daemon.tcp, max_backoff_duration=0.0, max_attempts=1):
+    async with Consumer(topic, "c", handler, nsqd=daemon.tcp, max_attempts=1):
         headers = await dead_letter(daemon, topic)
 
     assert seen == [1, 2]  # the broker's limit counts, not the client's
@@ -85,3 +85,30 @@ async def test_a_held_message_is_never_given_up(daemon: Daemon, topic: str) -> N
             seen = [await attempts.get() for _ in range(5)]
 
     assert seen == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("settings", [{"max_attempts": 9, "retry_first": "10m"}, {"retry_first": "10m"}])
+async def test_a_message_that_fails_stalls_no_other_where_the_channel_has_retry_settings(
+    daemon: Daemon, settings: dict[str, object]
+) -> None:
+    name = f"failing{next(NUMBERS)}"
+    where, http = {"topic": name, "channel": "c"}, DaemonHttp()
+    await http.post(daemon.http, "/topic/create", {"topic": name})
+    await http.post(daemon.http, "/channel/create", where)
+    await http.call("PATCH", daemon.http, "/channel/settings", where, document=settings)
+    handled: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def handler(message: Message) -> None:
+        handled.put_nowait(message.body)
+        if message.body == b"bad":
+            raise ValueError
+
+    async with Consumer(name, "c", handler, nsqd=daemon.tcp) as consumer:
+        for body in (b"bad", b"good", b"bad", b"better"):
+            await http.post(daemon.http, "/pub", {"topic": name}, body=body)
+            assert await asyncio.wait_for(handled.get(), 60) == body
+            assert not consumer.rdy.in_backoff
+    stats = await http.get(daemon.http, "/stats", {"format": "json", **where})
+    await http.aclose()
+    (channel,) = stats["topics"][0]["channels"]
+    assert channel["deferred_count"] == 2  # for ten minutes, as the channel has it

@@ -26,7 +26,7 @@ from lapwing.spark.pipelines.pipeline_settings import KINDS
 # page, first line (or a language: all such blocks of the page): the test that runs it
 ELSEWHERE = {
     ("README.md", "import asyncio"): "tests/first_minutes/test_seven_steps.py",
-    ("README.md", "lapwing channel create orders/billing"): "tests/first_minutes/test_seven_steps.py",
+    ("README.md", "lapwing topic create orders --channel billing"): "tests/first_minutes/test_seven_steps.py",
     ("README.md", "from lapwing.spark.session import local_session"): "tests/spark/test_documents.py",
     ("docs/spark.md", "python"): "tests/spark/test_documents.py",
     ("docs/spark.md", "sql"): "tests/spark/test_dead_columns.py",

@@ -32,7 +32,7 @@ FAILING = """
         print(message.body.decode(), flush=True)
 
     async def main():
-        async with Consumer("orders", "billing", bill, nsqd="127.0.0.1:4150", max_backoff_duration=0) as consumer:
+        async with Consumer("orders", "billing", bill, nsqd="127.0.0.1:4150") as consumer:
             await consumer.wait()
 
     asyncio.run(main())
@@ -145,7 +145,7 @@ def test_4_the_consumer_of_the_readme_runs_as_pasted(machine: Machine) -> None:
 
 
 def test_5_a_handler_that_fails_makes_a_dead_letter_that_can_be_sent_back(machine: Machine) -> None:
-    create, settings, show, redrive = block("README.md", "lapwing channel create orders/billing").text.splitlines()
+    create, settings, show, redrive = block("README.md", "lapwing topic create orders").text.splitlines()
     machine.shell(f"{create}\n{settings.replace('retry_first=1s', 'retry_first=10ms')}")
     machine.run("lapwing", "pub", "orders", "order 7")
     broken = machine.python(FAILING, "broken")

@@ -319,6 +319,13 @@ def test_max_attempts_of_the_channel_is_in_the_answer_if_it_was_named():
     assert "max_attempts" not in answer(identity)
 
 
+def test_a_channel_that_chooses_delays_says_so_behind_all_others():
+    payload = negotiate(Identity(feature_negotiation=True), TERMS, max_attempts=3, retries=True)[1]
+
+    assert payload.endswith(b',"max_attempts":3,"retries":true}')
+    assert b"retries" not in negotiate(Identity(feature_negotiation=True), TERMS, max_attempts=0)[1]
+
+
 @pytest.mark.parametrize("body", [b'{"reject":1}', b'{"reject":"yes","topic":5,"channel":{}}'])
 def test_a_client_that_means_something_else_by_our_members_is_not_refused(body):
     assert parse(body) == Identity()

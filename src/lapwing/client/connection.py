@@ -46,6 +46,7 @@ class IdentifyAnswer:
     headers: bool = False  # HPUB and HMPUB are understood, and messages come with their headers
     message_ids: tuple[str, ...] = ()  # names and patterns of topics that recognise a repeated message-id
     max_attempts: int = 0  # failures after which the broker gives a message up; 0: it does not
+    retries: bool = False  # the broker chooses when a failed message of the channel is delivered again
 
     @classmethod
     def of(cls, answer: dict[str, Any]) -> "IdentifyAnswer":

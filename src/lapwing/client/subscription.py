@@ -45,6 +45,7 @@ class Subscription:
         self.msg_timeout = connection.granted.msg_timeout
         self.max_msg_timeout = max(connection.granted.max_msg_timeout, self.msg_timeout)
         self.limited = bool(connection.granted.max_attempts)  # the broker counts failures and gives messages up
+        self.retries = connection.granted.retries or self.limited  # the broker delays failed messages, so we need not
         self.in_flight: dict[bytes, Message] = {}
         self.touched: dict[bytes, float] = {}
         self.share: Share | None = None
@@ -156,11 +157,11 @@ class Subscription:
         message_id = self._forget_message(message)
         if delay is not None:
             seconds = max(0.0, delay)
-        elif self.limited:
+        elif self.retries:
             seconds = 0.0  # the retry settings of the channel hold
         else:
             seconds = self.owner.default_delay(message.attempts)
-        self.rdy.signal(Signal.BACKOFF if backoff else Signal.CONTINUE)
+        self.rdy.signal(Signal.BACKOFF if backoff and not self.retries else Signal.CONTINUE)
         self.connection.send(Req(message_id, round(seconds * 1000) * MILLISECOND, error=error).encode())
         self.requeued += 1
         self._check_drained()

@@ -173,16 +173,18 @@ class Connection(RunConnection):
 
     def _introduce(self, identity: identify.Identity, now: int) -> None:
         """Agree on what the client asks for, and answer its IDENTIFY."""
-        current, max_attempts = self._settings, None
+        current, max_attempts, retries = self._settings, None, False
         if names.valid(identity.topic) and names.valid(identity.channel):
             there = self._session.broker.settings.for_names(identity.topic, identity.channel)
             max_attempts = there.max_attempts
+            retries = bool(there.max_attempts or there.retry_first)
             if self._session.msg_timeout is None:
                 current = replace(current, msg_timeout=there.msg_timeout)
         message_ids = self._session.broker.settings.dedup_topics() if identity.headers else ()
         settings, answer = identify.negotiate(
-            identity, self._context.terms, current, max_attempts=max_attempts, message_ids=message_ids
-        )
+            identity, self._context.terms, current,
+            max_attempts=max_attempts, retries=retries, message_ids=message_ids,
+        )  # fmt: skip
         session, about = self._session, self._session.about
         self._agree(settings)
         about.client_id, about.hostname, about.user_agent = settings.client_id, settings.hostname, settings.user_agent

@@ -139,14 +139,16 @@ def negotiate(
     current: ClientSettings | None = None,
     *,
     max_attempts: int | None = None,
+    retries: bool = False,
     message_ids: Sequence[str] = (),
 ) -> tuple[ClientSettings, bytes]:
     """Return what holds from now on, and the payload of the answer: `OK`, or JSON when features were negotiated.
 
     `current` is what held before, and still does where nothing is asked for. `max_attempts` is the setting of the
-    channel that the client has named, if it has named one. `message_ids` are names and patterns of topics that
-    recognise a repeated message-id. Raises `ProtocolError` at the first value
-    out of bounds, and when both compressions would have to be granted. Upgrades are only granted here, not made.
+    channel that the client has named, if it has named one, and `retries` is whether that channel chooses the delays of
+    failed messages. `message_ids` are names and patterns of topics that recognise a repeated message-id. Raises
+    `ProtocolError` at the first value out of bounds, and when both compressions would have to be granted. Upgrades are
+    only granted here, not made.
     """
     if current is None:
         current = terms.settings()
@@ -196,7 +198,7 @@ def negotiate(
         return settings, b"OK"
     if settings.deflate and settings.snappy:
         raise ProtocolError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
-    return settings, _answer(settings, terms, max_attempts, message_ids)
+    return settings, _answer(settings, terms, max_attempts, retries, message_ids)
 
 
 def _interval(what: str, asked: int, current: int, shortest: int, longest: int) -> int:
@@ -215,7 +217,7 @@ def _check(what: str, value: int, least: int, most: int) -> None:
 
 
 def _answer(
-    settings: ClientSettings, terms: Terms, max_attempts: int | None, message_ids: Sequence[str]
+    settings: ClientSettings, terms: Terms, max_attempts: int | None, retries: bool, message_ids: Sequence[str]
 ) -> bytes:
     answer: dict[str, Any] = {
         "max_rdy_count": terms.max_rdy,
@@ -242,4 +244,6 @@ def _answer(
             answer["message_ids"] = list(message_ids)
     if max_attempts is not None:
         answer["max_attempts"] = max_attempts
+    if retries:
+        answer["retries"] = True
     return compact_json(answer)
