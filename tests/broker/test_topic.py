@@ -55,9 +55,10 @@ def test_a_topic_is_consumed_while_somebody_waits_for_its_messages(stage: Stage)
     stage.client().publish(b"m")
     topic = stage.broker.topics["t"]
     assert not topic.consumed
-    stage.broker.grown = {}  # as while an XREAD waits
+    stop = stage.broker.growth.follow(["t"], lambda now: None)
     assert topic.consumed
-    stage.broker.grown = None
+    stop()
+    assert not topic.consumed
     stage.consumer()
 
     assert topic.consumed

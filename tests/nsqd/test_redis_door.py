@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -80,6 +81,26 @@ def test_a_read_that_waits_holds_back_what_comes_behind_it(nsqd: daemons.Daemon)
         assert client.reply() == [[b"waits", [[entry, [b"data", b"m"]]]]]
         assert client.reply() == "PONG"
         assert client.reply() == 0
+
+
+def test_a_read_that_waits_is_woken_though_another_begins_to_wait_in_the_same_round(nsqd: daemons.Daemon) -> None:
+    with wire(nsqd) as reader, wire(nsqd) as writer, wire(nsqd) as other:
+        for _ in range(3):
+            for _ in range(3):  # from now on its entries are written where they are received
+                writer.ask("XADD woken * data m")
+            reader.send("XREAD BLOCK 20000 STREAMS woken $")
+            while "cmd=xread" not in str(other.ask("CLIENT LIST")):
+                pass
+            os.kill(nsqd.pid, signal.SIGSTOP)
+            try:
+                writer.send("XADD woken * data news")
+                other.send("XREAD BLOCK 1 STREAMS silent $")
+            finally:
+                os.kill(nsqd.pid, signal.SIGCONT)
+            entry = writer.reply()
+
+            assert reader.reply() == [[b"woken", [[entry, [b"data", b"news"]]]]]
+            other.reply()
 
 
 def test_both_transports_serve_redis_clients() -> None:

@@ -118,6 +118,7 @@ class RedisStage(Stage):
         super().commit()
         if hasattr(self, "context"):
             self.context.wake(self.now)
+            self.broker.growth.wake(self.now)
 
     def pass_time(self, span: int) -> None:
         """Move the clock, and do what is due."""

@@ -11,6 +11,7 @@ from lapwing.broker.agenda import Agenda
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_letter_mover import DeadLetterMover
 from lapwing.broker.drain import Drain
+from lapwing.broker.growth import Growth
 from lapwing.broker.options import Options
 from lapwing.broker.pending import Reason
 from lapwing.broker.read_stalls import ReadStalls
@@ -50,7 +51,7 @@ class Broker:
         self.unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]] = []
         self.agenda = Agenda()
         self.changes: list[Change] = []
-        self.grown: dict[str, None] | None = None  # topics with news, while somebody asks for them
+        self.growth = Growth()
         self.problem: str | None = None  # why the last write failed, until one succeeds
         self.memory_problem: str | None = None  # why no messages are taken for want of memory
         self.exiting = False
@@ -197,8 +198,7 @@ class Broker:
     def changed(self, kind: str, topic: str, channel: str | None, *, created: bool) -> None:
         """Note that a topic or channel was created or deleted, for nsqlookupd and others."""
         self.changes.append((kind, topic, channel, created))
-        if self.grown is not None:
-            self.grown[topic] = None
+        self.growth.note(topic)
         if not names.ephemeral(topic) and not (channel and names.ephemeral(channel)):
             self.catalog_dirty = True
 
@@ -220,7 +220,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `commit` has something to do."""
-        if self.dirty_topics or self._ready or self._catalog_due or self.grown:
+        if self.dirty_topics or self._ready or self._catalog_due or self.growth:
             return True
         return self.mover.has_work
 

@@ -25,6 +25,7 @@ from lapwing.errors import Exiting, LimitReached, ReadFailed, WriteFailed
 if TYPE_CHECKING:
     from lapwing.broker.agenda import Agenda
     from lapwing.broker.channel_core import Mover
+    from lapwing.broker.growth import Growth
     from lapwing.broker.options import Options
     from lapwing.broker.read_stalls import ReadStalls
     from lapwing.broker.settings import ChannelSettings
@@ -62,7 +63,7 @@ class TopicBroker(Protocol):
     read_stalls: ReadStalls[Channel | Topic]
     unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]]
     agenda: Agenda
-    grown: dict[str, None] | None
+    growth: Growth
     staged_from: dict[str, dict[str, int]]
 
     @property
@@ -199,8 +200,7 @@ class Topic(TopicWriter):
             raise
         if self.dedup is not None:
             self.dedup.written()
-        if self._broker.grown is not None:
-            self._broker.grown[self.name] = None
+        self._broker.growth.note(self.name)
         if self.options.durability == "fsync" and not self.ephemeral:
             self._broker.unsynced.append((self, waiting))
         else:
@@ -214,14 +214,15 @@ class Topic(TopicWriter):
         self.message_count += count
         self.message_bytes += len(frames) - kernel.HEAD * count
         self._broker.note_written(self)
-        if self._broker.grown is not None:
-            self._broker.grown[self.name] = None
+        self._broker.growth.note(self.name)
         self.fan_out(now)
 
     @property
     def consumed(self) -> bool:
-        """Whether somebody waits for messages: a channel has consumers, or a door wants to know of growth."""
-        return self._broker.grown is not None or any(channel.subscriptions for channel in self.channels.values())
+        """Whether somebody waits for messages: a channel has consumers, or a reader waits for the log to grow."""
+        if self._broker.growth.watches(self.name):
+            return True
+        return any(channel.subscriptions for channel in self.channels.values())
 
     def fan_out(self, now: int) -> None:
         """Hand new messages to the channels, unless the topic stands still; retried when a read fails."""

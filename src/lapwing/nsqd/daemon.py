@@ -170,14 +170,13 @@ class Daemon:
             auth = Authenticator(options, self.clock.now)
         await self._start_peers()
         if self._uses_epoll and options.durability != "fsync":
-            self._tails = LogTails(turn.note_growth)
+            self._tails = LogTails()
         door = ListenerContext(
             broker, turn, options, limits_of(options), _terms(options, tls=tls is not None), self.log, tls, auth,
             self._connections, self.peers, *self._runs(),
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
-        turn.watchers.append(log_api.look)
         staged = Staged(broker, turn, self.syncer, self.log)
         staged.recover()
         staged.start()

@@ -72,7 +72,7 @@ class LogApi:
         self._now = now
         self._schedule_flush = schedule_flush
         self._about = about
-        self._waiting: dict[asyncio.Future[None], dict[str, int]] = {}
+        self._waiting: set[asyncio.Future[None]] = set()  # of callers that wait for a log to grow
         self._budget = ReadBudget()
 
     def routes(self) -> list[Route]:
@@ -102,20 +102,21 @@ class LogApi:
     async def _offsets_later(self, query: Query, after: dict[str, int], seconds: float) -> Answer:
         loop = asyncio.get_running_loop()
         grown: asyncio.Future[None] = loop.create_future()
-        self._waiting[grown] = after
+
+        def look(now: int) -> None:
+            if self._grown(after):
+                _wake(grown)
+
+        self._waiting.add(grown)
+        leave = self._broker.growth.follow(after, look)
         timer = loop.call_later(seconds, _wake, grown)
         try:
             await grown
         finally:
             timer.cancel()
-            del self._waiting[grown]
+            leave()
+            self._waiting.discard(grown)
         return self._offsets(query)
-
-    def look(self) -> None:
-        """Answer callers that wait for a log that has grown; called at the end of a turn."""
-        for grown, after in self._waiting.items():
-            if not grown.done() and self._grown(after):
-                grown.set_result(None)
 
     def wake(self) -> None:
         """Answer every waiting caller: nsqd stops."""

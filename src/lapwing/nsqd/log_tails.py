@@ -21,8 +21,7 @@ _MOST_IDLE: Final = 16  # rounds without a publish after which the log is left a
 class LogTails:
     """The log that was published to last."""
 
-    def __init__(self, on_growth: Callable[[], None]) -> None:
-        self._on_growth = on_growth  # called when a log was written to before the end of the turn
+    def __init__(self) -> None:
         self._last: TailRun | None = None
         self._idle = 0  # rounds in which nothing was written to it
 
@@ -47,7 +46,6 @@ class LogTails:
             return
         if run.settle():
             self._idle = 0
-            self._on_growth()
         else:
             self._idle += 1
             if self._idle >= _MOST_IDLE:

@@ -27,11 +27,10 @@ class Turn:
         self.on_changes: Callable[[], None] = lambda: None
         self.on_unsynced: Callable[[], None] = lambda: None
         self.gatherers: list[Callable[[], None]] = []  # called before the logs are written: they may publish more
-        self.watchers: list[Callable[[], None]] = []  # called when logs may have grown
+        self.watchers: list[Callable[[], None]] = []  # called when messages may have been delivered
         self._loop = loop
         self._connections: dict[Flushable, None] = {}
         self._scheduled = False
-        self._grown = False  # a log was written to before the end of the turn
 
     def schedule_flush(self) -> None:
         """Have logs and sockets written at the end of this round."""
@@ -42,10 +41,6 @@ class Turn:
     def begin(self) -> None:
         """Note that the caller ends this round itself, with `end`."""
         self._scheduled = True
-
-    def note_growth(self) -> None:
-        """Note that a log was written to before the end of the turn."""
-        self._grown = True
 
     def add(self, connection: Flushable) -> None:
         """Have a connection flushed at the end of this round."""
@@ -61,13 +56,11 @@ class Turn:
         try:
             for gather in self.gatherers:
                 gather()
-            grown, self._grown = self._grown, False
             if broker.has_work:
                 broker.commit(self.clock.now())
-                grown = True
-            if grown:
                 for watch in self.watchers:
                     watch()
+                broker.growth.wake(self.clock.now())
         finally:
             self._scheduled = False
         if broker.unsynced:

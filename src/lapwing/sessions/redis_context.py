@@ -77,7 +77,6 @@ class RedisContext:
         self.gathered: dict[bytes, GatheredRuns] = {}  # XADDs of this turn that are not published yet, by key
         self._served: dict[Callable[[int], None], None] = {}
         self._claimable: dict[Channel, None] = {}  # channels where XNACK gave entries back in this turn
-        self._waiting: dict[str, dict[ClientState, None]] = {}  # by topic, oldest first
 
     def join(self, session: ClientState) -> int:
         """Take a connection in; return its number."""
@@ -178,22 +177,9 @@ class RedisContext:
 
     def follow(self, session: ClientState, wanted: list[bytes], wait: Wait) -> None:
         """Have a command tried again whenever one of the streams grows, is created or is deleted."""
-        topics = {keys.topic_of(key, session.database) for key in wanted}
-        for name in topics:
-            if name is not None:
-                self._waiting.setdefault(name, {})[session] = None
-        wait.cancel = lambda: self._unfollow(session, topics)
-        self.broker.grown = {}
-
-    def _unfollow(self, session: ClientState, topics: set[str | None]) -> None:
-        for name in topics:
-            waiting = self._waiting.get(name or "")
-            if waiting is not None:
-                waiting.pop(session, None)
-                if not waiting:
-                    del self._waiting[name or ""]
-        if not self._waiting:
-            self.broker.grown = None
+        named = {keys.topic_of(key, session.database) for key in wanted}
+        topics = [name for name in named if name is not None]
+        wait.cancel = self.broker.growth.follow(topics, session.try_again)
 
     def serve(self, answer: Callable[[int], None]) -> None:
         """Have a read of a group that waited answered at the end of the turn: it was given entries."""
@@ -204,7 +190,7 @@ class RedisContext:
         self._claimable[channel] = None
 
     def wake(self, now: int) -> None:
-        """Answer the commands that wait for what this turn has brought; who waits longest comes first."""
+        """Answer the reads of groups that were given entries in this turn, or may claim what was given back in it."""
         served, self._served = self._served, {}
         for answer in served:
             answer(now)
@@ -212,11 +198,6 @@ class RedisContext:
         if claimable:
             for session in list(self.sessions.values()):
                 if session.wait is not None and any(each in claimable for each in session.wait.channels):
-                    session.try_again(now)
-        while self.broker.grown:
-            grown, self.broker.grown = self.broker.grown, {}
-            for name in grown:
-                for session in list(self._waiting.get(name, ())):
                     session.try_again(now)
 
     def streams(self, database: int) -> Iterator[tuple[bytes, Topic]]:
