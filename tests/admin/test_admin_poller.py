@@ -218,3 +218,17 @@ async def test_a_page_that_cannot_be_drawn_does_not_keep_others_from_it(poller):
     poller._refresh_pages()
 
     assert drawn == [1]
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_stop_ends_a_poller_that_is_woken_at_that_moment(turns, poller, cluster):
+    running = asyncio.create_task(poller.run())
+    await poller.fresh(age=0.0)
+    await asyncio.sleep(0)  # it pauses
+    poller.soon()
+    for _ in range(turns):  # of the event loop, until the stop
+        await asyncio.sleep(0)
+
+    running.cancel()
+    await asyncio.wait({running}, timeout=10)
+    assert running.cancelled()

@@ -275,3 +275,26 @@ async def test_ten_thousand_topics_are_told_within_moments() -> None:
         await lookup.until(lambda: len(lookup.told) == 10_001)
 
         assert len(made.connected) == 1
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_stop_ends_a_peer_whose_connection_is_refused_at_that_moment(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    attempt = loop.create_future()
+
+    async def connect(*_: object) -> None:
+        await attempt
+
+    monkeypatch.setattr(loop, "create_connection", connect)
+    monkeypatch.setattr(peer_module, "_HEAD_START", 0.0)
+    node = Node(lookupd_tcp_addresses=("127.0.0.1:1",))
+    made = Peers(node.broker, node.options, node.clock.now, node.turn.schedule_flush, node.log)
+    await made.start()
+    attempt.set_exception(ConnectionRefusedError("refused"))
+    for _ in range(turns):  # of the event loop, until the stop
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(10):
+        await made.stop()

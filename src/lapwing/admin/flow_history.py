@@ -87,7 +87,8 @@ class FlowHistory:
         past = self.look(scale)
         if past.wanted >= past.due:
             try:
-                await asyncio.wait_for(past.read.wait(), patience)
+                async with asyncio.timeout(patience):
+                    await past.read.wait()
             except TimeoutError:
                 log.debug("reading the flow windows takes its time")
         return past
@@ -96,7 +97,8 @@ class FlowHistory:
         """Read the ranges that pages show, until cancelled."""
         while True:
             try:
-                await asyncio.wait_for(self._wake.wait(), UNWANTED)
+                async with asyncio.timeout(UNWANTED):
+                    await self._wake.wait()
             except TimeoutError:
                 log.debug("nobody looks at the flow windows")
             self._wake.clear()

@@ -106,7 +106,8 @@ class Poller:
             turn = self._turn
             self.soon()
             try:
-                await asyncio.wait_for(turn.wait(), PATIENCE if self.cluster_view.at else FIRST_PATIENCE)
+                async with asyncio.timeout(PATIENCE if self.cluster_view.at else FIRST_PATIENCE):
+                    await turn.wait()
             except TimeoutError:
                 log.debug("the cluster takes its time")
         return self.cluster_view
@@ -136,7 +137,8 @@ class Poller:
         until = time.monotonic() + max(usual, self.busy / SHARE)
         soonest = time.monotonic() + max(0.1, self.busy / SHARE / 4)
         try:
-            await asyncio.wait_for(self._wake.wait(), until - time.monotonic())
+            async with asyncio.timeout(until - time.monotonic()):
+                await self._wake.wait()
         except TimeoutError:
             return
         await asyncio.sleep(max(0.0, soonest - time.monotonic()))

@@ -58,7 +58,8 @@ async def consume(
                         user_agent="lapwing-sub", **shared.client_options(where)) as consumer:
         while not count or done < count:
             try:
-                message = await asyncio.wait_for(anext(consumer), timeout or None)
+                async with asyncio.timeout(timeout or None):
+                    message = await anext(consumer)
             except TimeoutError:
                 return False
             if count:

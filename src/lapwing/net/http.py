@@ -114,6 +114,7 @@ class HttpServer:
         if self.connections:
             self._empty = asyncio.Event()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), grace)
+                async with asyncio.timeout(grace):
+                    await self._empty.wait()
         for connection in list(self.connections):
             connection.abort()

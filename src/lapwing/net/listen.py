@@ -147,7 +147,8 @@ async def _begin_tls(
         client.setblocking(False)
         with suppress(OSError):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.wait_for(_readable(loop, client), _HANDSHAKE)
+        async with asyncio.timeout(_HANDSHAKE):
+            await _readable(loop, client)
         first = client.recv(1, socket.MSG_PEEK)
         if first.isalpha():  # a method; TLS begins with 0x16
             client.send(_NOT_TLS)

@@ -168,11 +168,10 @@ class Peer:
         if place is None:
             raise ValueError("not an address of the form host:port")
         host, port = place
-        connecting = asyncio.get_running_loop().create_connection(
-            lambda: _Line(self._largest), host or "localhost", port
-        )
+        loop = asyncio.get_running_loop()
         try:
-            _, line = await asyncio.wait_for(connecting, _PATIENCE)
+            async with asyncio.timeout(_PATIENCE):
+                _, line = await loop.create_connection(lambda: _Line(self._largest), host or "localhost", port)
         except TimeoutError as error:
             raise ConnectionError(f"no connection within {_PATIENCE:g} s") from error
         return line

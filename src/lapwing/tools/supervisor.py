@@ -155,7 +155,8 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
             try:
-                await asyncio.wait_for(self._over.wait(), self.service.patience)
+                async with asyncio.timeout(self.service.patience):
+                    await self._over.wait()
             except TimeoutError:
                 self._notify(f"{self.service.name} did not stop within {self.service.patience:.0f} s: killing it")
             _kill_group(process.pid)

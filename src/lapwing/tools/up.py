@@ -112,7 +112,8 @@ class Up:
                     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
                 before = view
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), REFRESH if self._screen is not None else self._every)
+                    async with asyncio.timeout(REFRESH if self._screen is not None else self._every):
+                        await stop.wait()
         self._screen = None
 
     async def _view(self, cluster: ClusterClient) -> ClusterView:
