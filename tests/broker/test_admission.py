@@ -144,7 +144,7 @@ def test_topics_are_withdrawn_from_nsqlookupd_as_they_are_empty_and_come_back(st
     stage.checkpoint()
     assert stage.broker.changes == []
 
-    stage.broker.end_drain(now=stage.now)
+    stage.broker.end_drain()
     assert stage.broker.changes == [("topic", "t", None, True), ("channel", "t", "c", True)]
     stage.client().publish(b"a")
 
@@ -161,7 +161,7 @@ def test_after_the_deadline_nothing_is_delivered_until_the_drain_ends(stage: Sta
     stage.pass_time(MS)
     assert consumer.received() == []
 
-    stage.broker.end_drain(now=stage.now)
+    stage.broker.end_drain()
     stage.commit()
     assert consumer.received() == [1]
 

@@ -3,6 +3,7 @@
 import pytest
 from redis_stage import RedisClient, RedisError, RedisStage
 
+from lapwing.broker.holds import Hold
 from lapwing.sessions.redis import RedisSession
 
 READ = "XREADGROUP GROUP g c COUNT 2 STREAMS s >"
@@ -129,10 +130,10 @@ def test_a_repeated_read_heeds_what_happens_to_the_channel_meanwhile(client: Red
     (given_back,) = add(client, 1)
     assert read(client) == [given_back]
     channel = client.stage.broker.topics["s"].channels["g"]
-    channel.paused = True
+    channel.hold(Hold.PAUSED)
     add(client, 1)
     assert client.ask(READ) is None
-    channel.paused = False
+    channel.lift(Hold.PAUSED)
     assert len(read(client)) == 1
 
 

@@ -12,6 +12,7 @@ from lapwing.broker.channel import Channel
 from lapwing.broker.dead_letter_mover import DeadLetterMover
 from lapwing.broker.drain import Drain
 from lapwing.broker.growth import Growth
+from lapwing.broker.holds import Hold
 from lapwing.broker.options import Options
 from lapwing.broker.pending import Reason
 from lapwing.broker.read_stalls import ReadStalls
@@ -154,26 +155,33 @@ class Broker:
         self.catalog_changed()
 
     def pause_channel(self, topic: str, name: str, paused: bool) -> None:
-        """Stop or resume delivering a channel's messages; both end a pause that has an end."""
+        """Stop or resume delivering a channel's messages; both end a pause that has an end.
+
+        To resume also ends a wait that a damaged journal has caused, but not what the drain of the node has ended.
+        """
         channel = self.existing_channel(topic, name)
-        channel.paused = paused
         self.settings.end_pause(channel)
+        if paused:
+            channel.hold(Hold.PAUSED)
+        else:
+            channel.lift(Hold.PAUSED)
+            channel.lift(Hold.DOUBTFUL)
         self.mark_ready(channel)
         self.catalog_changed()
 
     def begin_drain(self, *, now: int, deadline: int = 0) -> None:
         """Take no new messages from now on; `deadline` (ns, 0: none) is when deliveries end too."""
         if self.drain is not None:
-            self.end_drain(now=now)
+            self.end_drain()
         self.drain = Drain(self, now=now, deadline=deadline)
         for topic in self.topics.values():
             topic.set_admission()
 
-    def end_drain(self, *, now: int) -> None:
+    def end_drain(self) -> None:
         """Take messages again."""
         drain, self.drain = self.drain, None
         if drain is not None:
-            drain.end(now)
+            drain.end()
 
     def empty_channel(self, topic: str, name: str, *, now: int) -> Topic:
         """Finish every message of a channel, and save that; return its topic."""
@@ -210,6 +218,11 @@ class Broker:
     def draining(self) -> bool:
         """Whether the broker takes no new messages."""
         return self.drain is not None
+
+    @property
+    def drained(self) -> bool:
+        """Whether the deadline of a drain has passed, so that no channel delivers."""
+        return self.drain is not None and self.drain.expired
 
     # --- the turn ----------------------------------------------------------------------------------------------
 

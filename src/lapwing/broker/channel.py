@@ -11,6 +11,7 @@ from lapwing.broker.channel_core import ChannelCore
 from lapwing.broker.dead_letters import REJECTED
 from lapwing.broker.delivery_limits import limits_of, same_limits
 from lapwing.broker.holder import FATAL, PARKED, Holder
+from lapwing.broker.holds import Hold
 from lapwing.broker.pending import Reason
 from lapwing.broker.settings import ChannelSettings
 from lapwing.broker.skips import runs_of, union
@@ -64,14 +65,14 @@ class Channel(ChannelCore):
 
     def deliver(self, now: int) -> None:
         """Deliver ready messages to the subscriptions with room."""
-        if not (self.paused or self.exiting or self.paused_until > now):
+        if not self.stands_still(now):
             delivery.deliver(self, now)
         if self.sheds:
             overflow.shed(self, now=now)
 
     def deliver_to(self, subscription: Subscription, *, now: int) -> None:
         """Deliver ready messages to one subscription at once, as far as it has room."""
-        if not (self.paused or self.exiting or self.paused_until > now):
+        if not self.stands_still(now):
             delivery.deliver_to(self, subscription, now)
 
     # --- consumers answer --------------------------------------------------------------------------------------
@@ -172,12 +173,10 @@ class Channel(ChannelCore):
     def scan(self, now: int) -> None:
         """Requeue messages whose timeout has passed, and make deferred ones ready that are due."""
         self.scheduled = None
-        if self.paused_until:
-            if self.paused_until <= now:
-                self.paused_until = 0
-                self.mark_ready(self)
-            else:
-                self.schedule(self.paused_until)
+        if self.holds:
+            if self.holds.drop_ended(now):
+                self.changed()
+            self.schedule(self.holds.next_end())
         if self.limits is not None:
             self.mark_ready(self)  # the rate may allow more by now
         for holder, late in self.pending.expire(now):
@@ -203,9 +202,10 @@ class Channel(ChannelCore):
             if subscription.default_timeout:
                 subscription.timeout = effective.msg_timeout
         until = effective.paused_until - self.topic.skew
-        self.paused_until = until if until > now else 0
-        if self.paused_until:
-            self.schedule(self.paused_until)
+        if until > now:
+            self.hold(Hold.PAUSED_UNTIL, until=until)
+        else:
+            self.lift(Hold.PAUSED_UNTIL)
         self.mark_ready(self)
 
     def empty(self, *, keep: Collection[int] = ()) -> None:

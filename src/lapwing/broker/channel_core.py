@@ -15,6 +15,7 @@ from lapwing import kernel, names
 from lapwing.broker.dead_letter_link import DeadLetterLink
 from lapwing.broker.failures import FailureCounts
 from lapwing.broker.holder import Holder
+from lapwing.broker.holds import FOREVER, Hold, Holds
 from lapwing.broker.latency import Latencies
 from lapwing.broker.pending import Pending
 from lapwing.broker.settings import ChannelSettings, default_dead_topic
@@ -93,7 +94,7 @@ class ChannelCore:
         self.name = name
         self.topic = topic
         self.ephemeral = names.ephemeral(name)
-        self.paused = False
+        self.holds = Holds()  # why it stands still
         self.exiting = False
         self.subscriptions: dict[Subscription, None] = {}  # the oldest first
         self.window_count = 0  # how many of them are windows
@@ -112,8 +113,6 @@ class ChannelCore:
         )
         self.settings: dict[str, Any] = {}  # its own
         self.effective = effective  # what holds, with policies, flags and defaults
-        self.paused_until = 0  # ns; the end of a pause that has one
-        self.doubt_until = 0  # ns; pause it until then, as a damaged journal may have lost deferrals
         self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the channel
         self.saved_state: dict[str, Any] = {}  # what of it is in the journal
         self.saved_holders: dict[str, HolderState] = {}  # the named holders as they are in the journal
@@ -320,6 +319,28 @@ class ChannelCore:
         self.note_ahead(finished)
         self.changed()
         return len(finished)
+
+    # --- holds ------------------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator paused it."""
+        return Hold.PAUSED in self.holds
+
+    def stands_still(self, now: int) -> bool:
+        """Return whether it delivers nothing at that time."""
+        return self.exiting or (bool(self.holds) and self.holds.at(now))
+
+    def hold(self, reason: Hold, *, until: int = FOREVER) -> None:
+        """Have it deliver nothing for this reason, until it is lifted or the time has come."""
+        self.holds[reason] = until
+        if until < FOREVER:
+            self.schedule(until)
+
+    def lift(self, reason: Hold) -> None:
+        """End a reason to stand still; it delivers again if there is no other."""
+        if self.holds.pop(reason, None) is not None:
+            self.changed()
 
     # --- moves on ---------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def take_fresh(channel: ChannelCore, holder: Holder, count: int, *, now: int) ->
     Return a block of the log, where in it their frames begin and end, and how many messages they are: 0 when none is
     ready. Return None where more has to be looked at; nothing was delivered then, and `deliver_to` has to do it.
     """
-    if channel.paused or channel.exiting or channel.paused_until > now:
+    if channel.stands_still(now):
         return None
     pending, reader, topic = channel.pending, channel.reader, channel.topic
     first = reader.sequence

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from lapwing.broker.holds import Hold
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
-
-FOREVER: Final = 1 << 62  # ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Drain:
             self.expired = True
             for topic in broker.topics.values():
                 for channel in topic.channels.values():
-                    channel.paused_until = FOREVER
+                    channel.hold(Hold.DRAINED)
         for name, topic in broker.topics.items():
             gone = self.expired or not unfinished(topic)
             if gone and name not in self.empty_topics:
@@ -59,14 +58,13 @@ class Drain:
                 self.empty_topics.discard(name)
                 self._announce(topic, created=True)
 
-    def end(self, now: int) -> None:
+    def end(self) -> None:
         """Take messages again."""
         broker = self._broker
         for topic in broker.topics.values():
             topic.set_admission()
             for channel in topic.channels.values():
-                if channel.paused_until == FOREVER:
-                    channel.apply(channel.effective, now=now)
+                channel.lift(Hold.DRAINED)
             if topic.name in self.empty_topics:
                 self._announce(topic, created=True)
 

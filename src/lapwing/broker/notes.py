@@ -4,6 +4,7 @@ bookmark    where it stood before the last seek
 dead        up to where it agrees with its dead-letter topic
 redrive     of the channel of a dead-letter topic: the task under way, or the last one
 returned    dead letters that were returned to it, and may not be finished yet
+doubt       until when it stands still, as a damaged journal may have lost deferrals
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import redrive_task
 from lapwing.broker.dead_letter_link import DeadLetterMark
+from lapwing.broker.holds import Hold
 from lapwing.broker.skips import Bookmark, Run
 
 if TYPE_CHECKING:
@@ -24,11 +26,14 @@ _BOOKMARK: Final = "bookmark"
 _DEAD: Final = "dead"
 _REDRIVE: Final = "redrive"
 _RETURNED: Final = "returned"
+_DOUBT: Final = "doubt"
 
 
 def changed(channel: ChannelCore) -> Iterator[tuple[str, bytes]]:
     """Yield the notes of a channel that are not as the journal has them, by key."""
     found = {_BOOKMARK: _encoded(asdict(channel.bookmark) if channel.bookmark is not None else None)}
+    until = channel.holds.get(Hold.DOUBTFUL)
+    found[_DOUBT] = _encoded({"until": until} if until is not None else None)
     link = channel.dead
     if link is not None:
         channel.topic.mover.update_mark(channel)
@@ -56,6 +61,8 @@ def _restore(channel: ChannelCore, key: str, note: Any) -> None:
     if key == _BOOKMARK:
         unfinished, finished = _runs(note["unfinished"]), _runs(note.get("finished", []))
         channel.bookmark = Bookmark(int(note["cursor"]), tuple(unfinished), int(note["target"]), tuple(finished))
+    elif key == _DOUBT:
+        channel.hold(Hold.DOUBTFUL, until=int(note["until"]))
     elif key == _DEAD:
         channel.dead_link().mark = DeadLetterMark(str(note["topic"]), str(note["log"]), int(note["next"]))
     elif key == _REDRIVE:

@@ -11,6 +11,7 @@ from lapwing.broker import checkpoint as checkpoints
 from lapwing.broker import trimming
 from lapwing.broker.channel import Channel
 from lapwing.broker.deleted import DeletedRuns
+from lapwing.broker.holds import Hold
 from lapwing.broker.times import show
 from lapwing.broker.topic import Topic
 from lapwing.errors import LogError, ReadFailed, WriteFailed
@@ -165,12 +166,9 @@ def _open(broker: Broker, entry: TopicEntry, now: int) -> None:
         channel = topic.channels.get(line.name)
         if channel is None:  # the journal has lost it: deliver again what may be finished, rather than nothing
             channel = _restore_channel(topic, line.name, ChannelState(), longest, now)
-        channel.paused = line.paused
+        if line.paused:
+            channel.hold(Hold.PAUSED)
         channel.settings = line.settings
-    for channel in topic.channels.values():
-        if channel.doubt_until:
-            channel.settings["paused_until"] = show(channel.doubt_until + topic.skew)
-            broker.catalog_changed()
     broker.settings.apply_topic(topic, now=now)
     topic.fan_out(now)
     if not topic.rest():
@@ -203,8 +201,8 @@ def _wait_in_doubt(channel: Channel, state: ChannelState, until: int, now: int) 
     if until <= now:
         return
     if state.all_doubtful:
-        waiting = "the channel is paused"
-        channel.doubt_until = until
+        waiting = "the channel is paused, unless somebody unpauses it,"
+        channel.hold(Hold.DOUBTFUL, until=until)
     else:
         waiting = f"{checkpoints.wait_in_doubt(channel, state.doubtful, until=until)} messages wait"
     end = show(until + channel.topic.skew)

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import dead_letters, policies, settings
+from lapwing.broker.holds import Hold
 from lapwing.broker.options import Options
 from lapwing.broker.policies import Policies, Policy
 from lapwing.broker.settings import ChannelSettings, Layer, Own, Resolved, TopicSettings
@@ -202,7 +203,7 @@ class SettingsStore:
         if self.of_channel(channel).paused_until:
             channel.settings["paused_until"] = ""  # beats the policy
         channel.effective = self.of_channel(channel)
-        channel.paused_until = 0
+        channel.lift(Hold.PAUSED_UNTIL)
 
     # --- in force ------------------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         timeout_count=channel.timeout_count,
         client_count=len(consumers),
         clients=tuple(each.client.stats() for each in consumers if each.client is not None) if clients else None,
-        paused=channel.paused or channel.paused_until > now,
+        paused=channel.stands_still(now),
         latency=latency,
         cursor=channel.cursor,
         settings=broker.settings.given_to_channel(channel),

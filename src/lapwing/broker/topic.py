@@ -17,6 +17,7 @@ from lapwing.broker.admission import Admission
 from lapwing.broker.channel import Channel
 from lapwing.broker.dedup import DedupWindow
 from lapwing.broker.deleted import DeletedRuns
+from lapwing.broker.holds import Hold
 from lapwing.broker.settings import TopicSettings
 from lapwing.broker.skips import EmptiedRuns
 from lapwing.broker.topic_writer import NOTHING_COUNTED, Receipt, TopicWriter
@@ -69,6 +70,10 @@ class TopicBroker(Protocol):
     @property
     def draining(self) -> bool:
         """Whether the broker takes no new messages."""
+
+    @property
+    def drained(self) -> bool:
+        """Whether the deadline of a drain has passed, so that no channel delivers."""
 
     @property
     def mover(self) -> Mover:
@@ -299,7 +304,10 @@ class Topic(TopicWriter):
         """Return a new channel, which is not among the topic's channels yet."""
         broker = self._broker
         plain = broker.settings.plain_channel
-        return Channel(name, self, self.options, cursor=cursor, mark_ready=broker.mark_ready, effective=plain)
+        channel = Channel(name, self, self.options, cursor=cursor, mark_ready=broker.mark_ready, effective=plain)
+        if broker.drained:
+            channel.hold(Hold.DRAINED)
+        return channel
 
     def delete_channel(self, name: str) -> None:
         """Delete a channel with everything it has, and hang up on its consumers."""

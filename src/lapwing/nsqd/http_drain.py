@@ -54,7 +54,7 @@ class DrainApi:
     def undrain(self, request: Request) -> Answer:
         """Take messages again."""
         if self._broker.drain is not None:
-            self._broker.end_drain(now=self._now())
+            self._broker.end_drain()
             self._log.info("no longer draining: messages are taken again")
             self._schedule_flush()
         return self.show(request)
