@@ -20,7 +20,7 @@ from typing import Any, Final
 from lapwing import Consumer, Message, Producer
 from lapwing.client.errors import ClientError
 from lapwing.client.http import CallFailed, DaemonHttp
-from lapwing.client.message import Requeue
+from lapwing.client.message import Reject, Requeue
 from lapwing.errors import LapwingError
 from lapwing.tools.program import Signals, run
 from lapwing.tools.redis_client import RedisServer
@@ -42,6 +42,7 @@ _UNLOCKED: Final = 60.0  # s after the order
 _KIOSK: Final = 0.2  # share of orders that a Redis client publishes
 _OFFICE: Final = 30.0  # s between looks at dead letters
 _LEFT: Final = "3m"  # the office sends dead letters back that are older
+_PAGE: Final = 1000  # dead letters of one answer
 _BLOCK: Final = 2000  # ms that a read of the Redis client waits
 _PAUSE: Final = 1.0  # s before a server that is away is tried again
 
@@ -84,7 +85,7 @@ class Shop:
             stack.push_async_callback(self._http.aclose)
             await stack.enter_async_context(self._producer)
             for nsqd in self._nsqds.http:
-                await self._set_up(nsqd)
+                await self.set_up(nsqd)
             for topic, channel, handler, hands in (
                 (ORDERS, "billing", self.bill, 8), (ORDERS, "shipping", self.ship, 8),
                 (PAYMENTS, "ledger", self.book, 2), (REMINDERS, "mail", self.remind, 1),
@@ -104,7 +105,7 @@ class Shop:
             for task in tasks:
                 task.cancel()
 
-    async def _set_up(self, nsqd: str) -> None:
+    async def set_up(self, nsqd: str) -> None:
         """Create the channels, and have the broker give orders up that billing fails at."""
         for topic, channel in ((ORDERS, "billing"), (ORDERS, "shipping"), (PAYMENTS, "ledger"), (REMINDERS, "mail")):
             await self._http.post(nsqd, "/topic/create", {"topic": topic})
@@ -155,8 +156,8 @@ class Shop:
 
     async def bill(self, message: Message) -> None:
         """Charge the card. The broker tries again what fails, and gives it up after five failures."""
-        order = json.loads(message.body)
-        card = order.get("card", "good")
+        order = _order(message.body)
+        card = order["card"]
         await asyncio.sleep(self._dice.uniform(0.001, 0.01))
         if card == "declined" and message.attempts < 3:
             raise CardDeclined("the bank declines the card")
@@ -204,10 +205,33 @@ class Shop:
             await asyncio.sleep(_OFFICE)
             for nsqd in self._nsqds.http:
                 try:
-                    order = {"filter": {"until": _LEFT}}
-                    await self._http.call("POST", nsqd, "/dead/redrive", {"topic": DEAD}, document=order)
+                    await self.send_back(nsqd)
                 except CallFailed as error:
                     log.info("no dead letters are sent back: %s", error)
+
+    async def send_back(self, nsqd: str) -> None:
+        """Send back the orders of one nsqd that failed too often. One that fails again waits for a person."""
+        params = {"topic": DEAD, "reason": "attempts", "until": _LEFT, "body": "false", "limit": str(_PAGE)}
+        first: list[int] = []
+        place: dict[str, str] | None = {}
+        while place is not None and len(first) < _PAGE:
+            found = await self._http.get(nsqd, "/dead/letters", {**params, **place})
+            first += [letter["sequence"] for letter in found["letters"] if letter["count"] == 1]
+            place = None if found["next"] is None else {"after": str(found["next"])}
+        if first:
+            chosen = {"filter": {"sequences": first}}
+            await self._http.call("POST", nsqd, "/dead/redrive", {"topic": DEAD}, document=chosen)
+
+
+def _order(body: bytes) -> dict[str, Any]:
+    """Return the order in a message. Raises `Reject` for a message that others have published to the topic."""
+    try:
+        order = json.loads(body)
+        return {"card": "good", **order, "order": int(order["order"]), "at": float(order["at"]),
+                "total": float(order["total"])}  # fmt: skip
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        wrong = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise Reject("no order of the demo's shop", f"no order of the demo's shop: {wrong}") from error
 
 
 async def again(address: str, work: Callable[[RedisServer], Awaitable[None]]) -> None:
