@@ -74,7 +74,9 @@ def test_a_time_that_could_not_be_read_back_is_refused():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"max_attemps": 5}, f"max_attemps is no setting of a channel: use one of {CHANNEL_NAMES}"),
+        ({"max_attemps": 5}, "max_attemps is no setting of a channel: did you mean max_attempts? "
+                            f"There are {CHANNEL_NAMES}"),
+        ({"attempts_of_all": 5}, f"attempts_of_all is no setting of a channel: use one of {CHANNEL_NAMES}"),
         ({"max_attempts": -1}, "max_attempts: an integer of 0 or more expected, not -1"),
         ({"max_attempts": "five"}, 'max_attempts: an integer of 0 or more expected, not "five"'),
         ({"max_attempts": True}, "max_attempts: an integer of 0 or more expected, not true"),

@@ -25,6 +25,7 @@ def attempt(
     share: Annotated[float, Option(help="A share.")] = 0.5,
     fast: Annotated[bool, Option("--fast/--slow", help="Be fast, or slow.")] = True,
     file: Annotated[Path | None, Option(help="A file.")] = None,
+    wait: Annotated[float, Option(min=0.5, max=90, duration=True, help="A time.")] = 60,
     kind: Annotated[str, Option(complete=lambda text: ["red", "green"], help="A colour.")] = "red",
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -51,7 +52,13 @@ def test_options_stand_before_between_and_behind_arguments() -> None:
 
 def test_what_is_not_given_has_its_default() -> None:
     assert called("it") == {"first": "it", "rest": None, "count": 3, "share": 0.5, "fast": True, "file": None,
-                            "kind": "red", "where": Where()}  # fmt: skip
+                            "wait": 60, "kind": "red", "where": Where()}  # fmt: skip
+
+
+def test_a_duration_is_written_with_its_unit_and_comes_as_seconds() -> None:
+    assert called("it", "--wait", "1.5s")["wait"] == 1.5
+    assert called("it")["wait"] == 60
+    assert "--wait DURATION      A time. [default: 1m0s]" in attempt.help_text("lapwing try", 70)
 
 
 def test_two_dashes_end_the_options() -> None:
@@ -74,6 +81,9 @@ def test_two_dashes_end_the_options() -> None:
         (["it", "--cuont", "1"], "there is no option --cuont; did you mean --count?"),
         (["it", "--cou", "1"], "there is no option --cou; did you mean --count?"),
         (["it", "-x"], "there is no option -x"),
+        (["it", "--wait", "30"], '--wait: invalid duration "30": the unit is missing, write 30s'),
+        (["it", "--wait", "10ms"], "--wait 10ms: expected 500ms or more"),
+        (["it", "--wait", "2m"], "--wait 2m: expected 1m30s or less"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_what_is_allowed(words: list[str], why: str) -> None:

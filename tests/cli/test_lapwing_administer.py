@@ -117,6 +117,15 @@ def test_settings_are_shown_with_their_source_and_changed_everywhere(pair: Pair)
     assert "max_attempts is set and unset: leave one out" in both
 
 
+def test_a_mistyped_setting_or_channel_is_explained_with_the_way_out(pair: Pair) -> None:
+    topic = pair.topic()
+    mistyped = pair.run("settings", f"{topic}/c", "max_attemps=3", code=1)
+    unknown = pair.run("settings", f"{topic}/nosuch", code=1)
+
+    assert "max_attemps is no setting of a channel: did you mean max_attempts?" in mistyped
+    assert "CHANNEL_NOT_FOUND: there is no such channel; `lapwing channels` lists them" in unknown
+
+
 def test_a_policy_is_set_listed_and_removed_on_every_node(pair: Pair) -> None:
     topic = pair.topic()
     set_ = pair.run("policy", "set", "retries", "--topics", f"{topic}*", "--priority", "7", "max_attempts=9")
@@ -166,7 +175,7 @@ def test_a_node_is_drained_and_taken_back(pair: Pair) -> None:
     topic = pair.topic("one")
     started = pair.run("drain", "start", "--node", node.http)
     states = {each["node"]: each["answer"]["state"] for each in pair.json("drain", "status")}
-    refused = lapwing("pub", topic, "x", "--timeout", "0.5", daemon=node, code=1).stderr
+    refused = lapwing("pub", topic, "x", "--timeout", "0.5s", daemon=node, code=1).stderr
     stopped = pair.run("drain", "stop", "--node", node.http)
 
     assert "messages left" in started

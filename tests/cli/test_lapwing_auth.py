@@ -54,7 +54,7 @@ def test_without_a_secret_the_error_names_the_flag(guarded: Daemon) -> None:
         said = lapwing(*words, daemon=guarded, code=1).stderr
 
         assert "--auth-secret or LAPWING_AUTH_SECRET" in said, words
-    assert "auth_secret" in lapwing("pub", "orders", "x", "--timeout", "30", daemon=guarded, code=1).stderr
+    assert "auth_secret" in lapwing("pub", "orders", "x", "--timeout", "30s", daemon=guarded, code=1).stderr
 
 
 def test_with_a_secret_everything_works(guarded: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

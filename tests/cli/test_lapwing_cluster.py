@@ -21,7 +21,7 @@ def daemon() -> Iterator[Daemon]:
 
 
 @pytest.mark.parametrize(
-    "words", [("topics",), ("channels", "orders"), ("top", "-n", "1", "--interval", "0.2"), ("check",)], ids=" ".join
+    "words", [("topics",), ("channels", "orders"), ("top", "-n", "1", "--interval", "0.2s"), ("check",)], ids=" ".join
 )
 def test_as_a_process_of_its_own(daemon: Daemon, words: tuple[str, ...]) -> None:
     said = process(*words, daemon=daemon)
@@ -50,7 +50,7 @@ def test_lapwings_own_topics_are_shown_to_those_who_ask(daemon: Daemon) -> None:
     lapwing("pub", "_lapwing_flow", "{}", daemon=daemon)
 
     def listed(*words: str) -> bool:
-        top = json.loads(lapwing("top", "-n", "1", "--interval", "0.2", "--json", *words, daemon=daemon).stdout)
+        top = json.loads(lapwing("top", "-n", "1", "--interval", "0.2s", "--json", *words, daemon=daemon).stdout)
         topics = [topic["topic"] for topic in lapwing_json("topics", *words, daemon=daemon)]
         assert ("_lapwing_flow" in top["topics"]) == ("_lapwing_flow" in topics)
         return "_lapwing_flow" in topics
@@ -73,8 +73,8 @@ def test_channels_tells_who_is_behind(daemon: Daemon) -> None:
 
 
 def test_top_without_a_terminal_is_a_line_a_look(daemon: Daemon) -> None:
-    lines = lapwing("top", "-n", "2", "--interval", "0.2", daemon=daemon).stdout.splitlines()
-    told = json.loads(lapwing("top", "-n", "1", "--interval", "0.2", "--json", daemon=daemon).stdout)
+    lines = lapwing("top", "-n", "2", "--interval", "0.2s", daemon=daemon).stdout.splitlines()
+    told = json.loads(lapwing("top", "-n", "1", "--interval", "0.2s", "--json", daemon=daemon).stdout)
 
     assert len(lines) == 2
     assert "waiting 2" in lines[0]

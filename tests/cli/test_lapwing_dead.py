@@ -104,7 +104,7 @@ def test_messages_are_deferred_and_wrong_choices_are_one_sentence(pair: Pair) ->
     assert after < before
     assert "--by is missing" in pair.run("pending", "defer", f"{topic}/c", "--state", "deferred", code=2)
     assert "give ids, --state" in pair.run("pending", "claim", f"{topic}/c", code=2)
-    assert "is not understood" in pair.run("pending", "claim", f"{topic}/c", "--min-idle", "soon", code=2)
+    assert "invalid duration" in pair.run("pending", "claim", f"{topic}/c", "--min-idle", "soon", code=2)
     assert "expected in_flight, ready or deferred" in pair.run("pending", "list", f"{topic}/c", "--state", "x", code=2)
     missing = pair.run("pending", "list", f"{topic}/nothing", code=1)
     assert "CHANNEL_NOT_FOUND: there is no such channel; `lapwing channels` lists them" in missing

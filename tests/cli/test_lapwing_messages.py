@@ -56,7 +56,7 @@ def test_pub_ends_when_told_while_it_waits_for_input(
     assert running.stdin is not None
     running.stdin.write(b"first\n")
     running.stdin.flush()
-    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "20", daemon=daemon).stdout == "first\n"
+    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "20s", daemon=daemon).stdout == "first\n"
     running.send_signal(number)
 
     assert running.wait(60) == status  # although its input is still open
@@ -91,6 +91,13 @@ def test_a_deferred_message_is_not_delivered_yet(daemon: Daemon, topic: str) -> 
     assert lapwing("sub", topic, "c", "--count", "1", daemon=daemon).stdout == "now\n"
 
 
+def test_a_delay_that_nsqd_does_not_allow_names_the_flag_to_raise(daemon: Daemon, topic: str) -> None:
+    for how in ((topic, "x"), (topic, "x", "-H", "a=b")):
+        refused = lapwing("pub", *how, "--defer", "2h", daemon=daemon, code=1).stderr
+        assert "--defer 2h is longer than" in refused
+        assert "--max-defer=2h" in refused
+
+
 def test_what_cannot_be_published_says_why(daemon: Daemon, topic: str, tmp_path: Path) -> None:
     assert "no such file" in lapwing("pub", topic, "--file", str(tmp_path / "x"), daemon=daemon, code=2).stderr.lower()
     assert "topic" in lapwing("pub", "no spaces please", "x", daemon=daemon, code=2).stderr.lower()
@@ -107,7 +114,16 @@ def test_sub_prints_and_finishes(daemon: Daemon, topic: str) -> None:
     assert lapwing("sub", topic, "c", "-n", "2", daemon=daemon).stdout == "one\ntwo\n"
     told = json.loads(lapwing("sub", topic, "c", "-n", "1", "--json", daemon=daemon).stdout)
     assert (told["body"], told["topic"], told["attempts"]) == ("three", topic, 1)
-    assert lapwing("sub", topic, "c", "--timeout", "0.3", daemon=daemon, code=1).stdout == ""
+    assert lapwing("sub", topic, "c", "--timeout", "0.3s", daemon=daemon, code=1).stdout == ""
+
+
+def test_a_channel_is_one_word_or_two(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "first", "second", daemon=daemon)
+
+    assert lapwing("sub", f"{topic}/c", "-n", "1", "--timeout", "20s", daemon=daemon).stdout == "first\n"
+    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "20s", daemon=daemon).stdout == "second\n"
+    assert "expected TOPIC/CHANNEL" in lapwing("sub", topic, daemon=daemon, code=2).stderr
+    assert "expected TOPIC/CHANNEL" in lapwing("sub", f"{topic}/c", "c", daemon=daemon, code=2).stderr
 
 
 def test_what_cannot_be_printed_goes_back(daemon: Daemon, topic: str) -> None:
@@ -118,7 +134,7 @@ def test_what_cannot_be_printed_goes_back(daemon: Daemon, topic: str) -> None:
 
     assert done.returncode == 1
     assert done.stderr == "lapwing: [Errno 28] No space left on device\n"
-    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "10", daemon=daemon).stdout == "one\n"
+    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "10s", daemon=daemon).stdout == "one\n"
 
 
 def test_ctrl_c_ends_sub_and_nothing_is_left_in_flight(daemon: Daemon, topic: str) -> None:
@@ -250,7 +266,7 @@ def test_entries_of_redis_clients_are_shown_with_their_fields(daemon: Daemon, to
     (found,) = lapwing_json("peek", topic, daemon=daemon)
     assert found["fields"] == {"name": ["Sara", "Ann"]}
     assert lapwing("tail", topic, "--last", "1", "--no-follow", daemon=daemon).stdout == f"{shown}\n"
-    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "20", daemon=daemon).stdout == f"{shown}\n"
+    assert lapwing("sub", topic, "c", "-n", "1", "--timeout", "20s", daemon=daemon).stdout == f"{shown}\n"
 
 
 def test_peek_names_what_is_wrong(daemon: Daemon, topic: str) -> None:

@@ -25,7 +25,7 @@ class Up:
     def __init__(self, data: Path, *flags: str) -> None:
         self.said: list[dict[str, Any]] = []
         self.process = subprocess.Popen(
-            [PROGRAM, "up", "--no-spark", "--no-admin", "--json", "--every", "0.2", "--data", str(data), *flags],
+            [PROGRAM, "up", "--no-spark", "--no-admin", "--json", "--every", "200ms", "--data", str(data), *flags],
             env=environment(), stdout=subprocess.PIPE, text=True,
         )
         threading.Thread(target=self._listen, daemon=True).start()

@@ -119,7 +119,7 @@ def test_1_the_documents_come_along_and_their_links_lead_somewhere(machine: Mach
 
 
 def test_2_the_stack_starts_and_names_its_addresses(machine: Machine) -> None:
-    command = [machine.bin / "lapwing", "up", "--no-spark", "--no-admin", "--json", "--every", "60"]
+    command = [machine.bin / "lapwing", "up", "--no-spark", "--no-admin", "--json", "--every", "60s"]
     machine.up = subprocess.Popen(command, env=machine.environment(), cwd=machine.place, stdout=subprocess.PIPE,
                                   text=True)  # fmt: skip
     assert machine.up.stdout is not None

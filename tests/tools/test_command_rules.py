@@ -4,16 +4,18 @@ import io
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView, NodeState, Rate, ages_in, rates_between
-from lapwing.client.format import SECOND, duration, parse_span, parse_time, printable, short
+from lapwing.client.format import SECOND, duration, moment, ordinal, parse_span, parse_time, printable, short
+from lapwing.client.http import DaemonHttp
 from lapwing.client.log_reader import LogMessage, LogRange, Start
 from lapwing.errors import ConfigError
-from lapwing.tools import checks, processes, screens
+from lapwing.tools import checks, doctor, processes, screens, supervisor
 from lapwing.tools.checks import CheckLimits, Verdict, judge
 from lapwing.tools.message_format import MessagePrinter
 from lapwing.tools.terminal import Screen, Terminal, bar
@@ -53,6 +55,14 @@ def test_numbers_and_times_fit_their_columns() -> None:
         "0", "0.9", "9", "812", "9,999", "45.2k", "3.1M", "2.5G"]
     assert [duration(value) for value in (0.34, 12, 250, 11_100, 187_200)] == [
         "340ms", "12s", "4m 10s", "3h 5m", "2d 4h"]
+
+
+def test_ordinals_and_moments_read_as_people_write_them() -> None:
+    assert [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 113)] == [
+        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "113th"]
+    assert moment("1970-01-01T00:01:40.123456789Z", now=160.0) == "1970-01-01 00:01:40 UTC, 1m ago"
+    assert moment("1970-01-01T00:01:40Z", now=99.5) == "1970-01-01 00:01:40 UTC, in 1s"
+    assert moment("", now=0.0) == ""
 
 
 def channel(name: str = "c", **counts: Any) -> dict[str, Any]:
@@ -360,3 +370,25 @@ def test_processes_of_a_session_count_together() -> None:
     assert seconds >= processes.cpu_seconds(os.getpid()) * 0.9
     assert size >= processes.resident_bytes(os.getpid()) * 0.9
     assert processes.usage([2**22 + 1]) == (0.0, 0)
+
+
+def test_a_system_without_proc_has_no_figures_and_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processes, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(doctor, "_MEMORY", tmp_path / "proc" / "meminfo")
+
+    assert processes.by_session() == {}
+    assert processes.usage([os.getpid()]) == (0.0, 0)
+    assert doctor.memory().level == "fine"
+
+
+async def test_a_system_without_prctl_runs_programs_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(supervisor, "_prctl", None)
+    http = DaemonHttp()
+    programs = supervisor.Supervisor([[supervisor.Service("sleep", ("sleep", "60"))]], tmp_path, print, http)
+    await programs.start(1, 20.0)
+    states = [child.state for child in programs.children]
+    await programs.stop()
+    await http.aclose()
+
+    assert states == [supervisor.State.RUNNING]
+    assert [child.state for child in programs.children] == [supervisor.State.STOPPED]

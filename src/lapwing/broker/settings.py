@@ -245,13 +245,21 @@ def read(definition: Mapping[str, Setting], noun: str, name: str, value: Any, *,
     """
     setting = definition.get(name)
     if setting is None:
-        raise SettingRefused(f"{_shorten(name)} is no setting of a {noun}: use one of {', '.join(definition)}")
+        raise SettingRefused(f"{_shorten(name)} is no setting of a {noun}: {_alike(name, definition)}")
     try:
         if setting.kind is TIME:
             return times.show(times.parse(value, now=now))
         return setting.kind.value(setting.kind.from_file(value))
     except (ValueError, OverflowError) as error:
         raise SettingRefused(f"{name}: {error} expected, not {_shorten(json.dumps(value))}") from error
+
+
+def _alike(name: str, definition: Mapping[str, Setting]) -> str:
+    """Return the setting that was probably meant, and all that there are."""
+    import difflib  # seldom needed; the start of a broker does without
+
+    near = difflib.get_close_matches(name[:_LONGEST_VALUE], definition, n=1)
+    return f"{f'did you mean {near[0]}? There are' if near else 'use one of'} {', '.join(definition)}"
 
 
 def _shorten(text: str) -> str:

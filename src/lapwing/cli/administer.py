@@ -47,7 +47,7 @@ _TOPICS: Final = "`lapwing topics` lists them"
 NODES: Final = NodeFlags()
 CHANGE: Final = ChangeFlags()
 _ADVICE: Final = {
-    "CHANNEL_NOT_FOUND": "there is no such channel; `lapwing channels` lists them",
+    "CHANNEL_NOT_FOUND": "there is no such channel; `lapwing channels` lists them, `lapwing channel create` makes one",
     "TOPIC_NOT_FOUND": "there is no such topic; `lapwing topics` lists them",
 }  # by error of nsqd
 
@@ -55,7 +55,7 @@ _ADVICE: Final = {
 def split_place(place: str) -> tuple[str, str]:
     """Return topic and channel of `topic/channel`. Raises `UsageError`."""
     topic, slash, channel = place.partition("/")
-    if not topic or not slash or not channel:
+    if not topic or not slash or not channel or "/" in channel:
         raise UsageError(f"{place}: expected TOPIC/CHANNEL, such as orders/billing")
     return topic, channel
 

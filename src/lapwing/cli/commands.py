@@ -12,12 +12,14 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
+from lapwing import durations
 from lapwing.errors import ConfigError
 
 Completer = Callable[[str], Sequence[str]]
 
 _KINDS: Final = {int: "INTEGER", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _USAGE_ERROR: Final = 2
+_SECOND: Final = 1_000_000_000  # ns
 _ALIASES: Final = {"ls": "list", "rm": "remove"}  # words of the shell that people type by habit
 
 
@@ -42,10 +44,12 @@ class Option:
         max: float | None = None,
         choices: Sequence[str] = (),
         complete: Completer | None = None,
+        duration: bool = False,
     ) -> None:
         """Without `flags` the parameter's name is the flag. A switch with an opposite is `--spark/--no-spark`.
 
-        `env` is shown in the help; the command itself reads the variable.
+        `env` is shown in the help; the command itself reads the variable. The value of a `duration` is written with a
+        unit, and the function gets seconds.
         """
         self.flags = flags
         self.help = help
@@ -55,6 +59,7 @@ class Option:
         self.max = max
         self.choices = tuple(choices)
         self.complete = complete
+        self.duration = duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +91,11 @@ class Param:
         return self.kind is bool
 
     @property
+    def is_duration(self) -> bool:
+        """Whether the value is written with a unit, such as 30s."""
+        return isinstance(self.spec, Option) and self.spec.duration
+
+    @property
     def label(self) -> str:
         """The flag or the argument's name, for messages."""
         return self.on[0] if self.on else self.metavar
@@ -97,23 +107,31 @@ class Param:
             return self.spec.metavar
         if isinstance(self.spec, Argument):
             return self.name.upper()
-        return "|".join(self.spec.choices) or _KINDS[self.kind]
+        return "|".join(self.spec.choices) or ("DURATION" if self.is_duration else _KINDS[self.kind])
 
     def convert(self, text: str) -> Any:
         """Return the value that `text` means. Raises `UsageError`."""
         if self.spec.choices and text not in self.spec.choices:
             raise UsageError(f"{self.label} {text}: expected {_listed(self.spec.choices)}")
         try:
-            value = self.kind(text)
+            value = durations.parse(text) / _SECOND if self.is_duration else self.kind(text)
         except ValueError as error:
+            if self.is_duration:
+                raise UsageError(f"{self.label}: {error}") from error
             what = "a whole number" if self.kind is int else "a number"
             raise UsageError(f"{self.label} {text}: expected {what}") from error
         if isinstance(self.spec, Option) and self.kind in (int, float):
             if self.spec.min is not None and not value >= self.spec.min:
-                raise UsageError(f"{self.label} {text}: expected {self.spec.min:g} or more")
+                raise UsageError(f"{self.label} {text}: expected {self.shown(self.spec.min)} or more")
             if self.spec.max is not None and not value <= self.spec.max:
-                raise UsageError(f"{self.label} {text}: expected {self.spec.max:g} or less")
+                raise UsageError(f"{self.label} {text}: expected {self.shown(self.spec.max)} or less")
         return value
+
+    def shown(self, number: Any) -> str:
+        """Return a number as it is written on the command line."""
+        if self.is_duration:
+            return durations.show(round(number * _SECOND))
+        return f"{number:g}" if isinstance(number, float) else f"{number}"
 
 
 def _params(function: Callable[..., Any]) -> Iterator[tuple[str, type | None, Param]]:
@@ -430,7 +448,7 @@ def _described(param: Param) -> str:
         if spec.env:
             notes.append(f"environment: {spec.env}")
         if param.default not in (None, "", False, [], ()) and not param.many:
-            shown = param.on[0] if param.default is True else f"{param.default}"
+            shown = param.on[0] if param.default is True else param.shown(param.default)
             notes.append(f"default: {shown}")
     return spec.help + (f" [{'; '.join(notes)}]" if notes else "")
 

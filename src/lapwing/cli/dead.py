@@ -10,7 +10,7 @@ from lapwing.cli import administer, dead_targets, shared
 from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
 from lapwing.cli.commands import Argument, Group, Option, UsageError
 from lapwing.cli.dead_targets import Dead, DeadNode, LetterFlags
-from lapwing.client.format import messages, printable_text, several
+from lapwing.client.format import messages, moment, ordinal, printable_text, several
 from lapwing.errors import LapwingError
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def list_(
         administer.report(results, "", as_json=True)
         return
     rows = [
-        (result.node, f"{group['letters']:,}", f"{group['topic']}/{group['channel']}", group["reason"], group["last"],
+        (result.node, f"{group['letters']:,}", f"{group['topic']}/{group['channel']}", group["reason"],
+         moment(group["last"] or "", now=time.time()),
          printable_text(group["error"]))
         for result in results for group in (result.answer or {}).get("groups", ())
     ]  # fmt: skip
@@ -110,7 +111,7 @@ def show(
         return
     for result in results:
         for letter in result.answer or ():
-            print("\n".join(_letter_lines(result.node, letter)), end="\n\n")
+            print("\n".join(_letter_lines(result.node, letter, now=time.time())), end="\n\n")
     administer.end_quietly(results, "" if any(result.answer for result in results) else "no dead letters match")
 
 
@@ -269,16 +270,17 @@ def _sample(answer: Any) -> list[str]:
     return lines
 
 
-def _letter_lines(node: str, letter: Any) -> list[str]:
-    """Return a letter for people."""
-    again = f", for the {letter['count']}. time" if letter["count"] > 1 else ""
+def _letter_lines(node: str, letter: Any, *, now: float) -> list[str]:
+    """Return a letter for people; `now` is in Unix seconds."""
+    again = f", for the {ordinal(letter['count'])} time" if letter["count"] > 1 else ""
+    at, first, published = (moment(letter[name] or "", now=now) for name in ("at", "first_failed", "published"))
     heads = [
         ("from", f"{letter['topic']}/{letter['channel']} on {node}, message {letter['id']}" if letter["id"]
          else f"nowhere: it was published to this topic on {node}, and is no dead letter"),
-        ("given up", f"{letter['at']}, {letter['reason']}{again}" if letter["id"] else ""),
-        ("failed", f"{letter['failures']} times in {letter['deliveries']} deliveries, first {letter['first_failed']}"
+        ("given up", f"{at}, {letter['reason']}{again}" if letter["id"] else ""),
+        ("failed", f"{several(letter['failures'], 'time')}, deliveries {letter['deliveries']}, first {first}"
          if letter["failures"] else ""),
-        ("published", letter["published"]),
+        ("published", published),
         ("consumer", letter["consumer"]),
         ("error", letter["error"]),
         ("headers", " ".join(f"{key}={value}" for key, value in letter["headers"].items())),

@@ -28,7 +28,7 @@ def list_(flags: NodeFlags = NODES) -> None:
         administer.report(results, "", as_json=True)
         return
     for result in results:
-        print(f"{result.node}:" if result.done else f"{result.node}: refused: {result.error}")
+        print(f"{result.node}:" if result.done else f"{result.node}: refused: {administer.explained(result.error)}")
         for policy in (result.answer or {}).get("policies", ()):
             settings = " ".join(f"{key}={json.dumps(value)}" for key, value in policy["settings"].items())
             matches = f"{policy['matching_topics']} topics, {policy['matching_channels']} channels"

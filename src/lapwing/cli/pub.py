@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO
 from lapwing.cli import shared
 from lapwing.cli.commands import Argument, Option, command
 from lapwing.cli.contexts import Context
-from lapwing.errors import ConfigError
+from lapwing.errors import ConfigError, LapwingError
 
 
 @command(example="lapwing pub orders '{\"order\": 1}'    or: cat orders.jsonl | lapwing pub orders")
@@ -27,10 +27,13 @@ def app(
         list[str] | None, Option("--header", "-H", metavar="NAME=VALUE", help="A header of the messages.")
     ] = None,
     cluster: shared.PublishFlags = shared.PublishFlags(),  # noqa: B008  frozen
-    timeout: Annotated[float, Option(min=0.1, help="Seconds after which an unconfirmed message is an error.")] = 30,
+    timeout: Annotated[
+        float, Option(min=0.1, duration=True, help="Time after which an unconfirmed message is an error.")
+    ] = 30,
     as_json: shared.Json = False,
 ) -> None:
     """Publish messages: arguments, or the lines of stdin or of a file. Ends when nsqd has confirmed all of them."""
+    from lapwing.client.errors import PublishFailed
     from lapwing.client.format import parse_span
 
     if bodies and file:
@@ -45,7 +48,14 @@ def app(
     if not all(texts):
         raise ConfigError("an empty message, which nsqd does not take")
     where, headers = shared.addresses(cluster), _headers(header or [])
-    count = shared.run(lambda: _publish(topic, texts, headers, file, where, delay / 1e9, timeout))
+    try:
+        count = shared.run(lambda: _publish(topic, texts, headers, file, where, delay / 1e9, timeout))
+    except PublishFailed as error:
+        if not delay or "timeout" not in error.reason:
+            raise
+        raise LapwingError(
+            f"--defer {defer} is longer than {error.address} allows: start nsqd with --max-defer={defer} ({error})"
+        ) from error
     if as_json:
         print(json.dumps({"topic": topic, "published": count}))
     elif sys.stderr.isatty():

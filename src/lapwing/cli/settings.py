@@ -51,7 +51,7 @@ def app(
         administer.report(results, lambda answer: f"set: {_shown(answer, changes)}", as_json=flags.as_json)
         return
     for result in results:
-        print(f"{result.node}:" if result.done else f"{result.node}: refused: {result.error}")
+        print(f"{result.node}:" if result.done else f"{result.node}: refused: {administer.explained(result.error)}")
         for name, found in (result.answer or {}).get("settings", {}).items():
             if everything or found["from"] != "default":
                 print(f"  {name:<24} {json.dumps(found['value']):<16} {found['from']}")

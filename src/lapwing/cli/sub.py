@@ -5,23 +5,26 @@ import sys
 from typing import Annotated
 
 from lapwing.cli import shared
+from lapwing.cli.administer import split_place
 from lapwing.cli.commands import Argument, Option, command
 from lapwing.cli.contexts import Context
 
 
-@command(example="lapwing sub orders billing --count 10 --json")
+@command(example="lapwing sub orders/billing --count 10 --json")
 def app(
-    topic: shared.Topic,
-    channel: Annotated[
+    place: Annotated[
         str,
-        Argument(help="The channel; one whose name ends in #ephemeral is deleted at the end.",
-                 complete=shared.known_channels),
+        Argument(metavar="TOPIC/CHANNEL", complete=shared.known_places,
+                 help="The channel; one whose name ends in #ephemeral is deleted at the end."),
     ],
+    channel: Annotated[
+        str, Argument(help="The channel, if the first word is only the topic.", complete=shared.known_channels)
+    ] = "",
     count: Annotated[int, Option("--count", "-n", min=0, help="End after so many messages; 0: never.")] = 0,
     bodies: Annotated[bool, Option("--bodies", help="Print bodies as they are, also those of Redis entries.")] = False,
     in_flight: Annotated[int, Option("--max-in-flight", min=1, help="Messages in flight at once.")] = 200,
     timeout: Annotated[
-        float, Option(min=0, help="End with exit code 1 if no message comes for so many seconds; 0: wait.")
+        float, Option(min=0, duration=True, help="End with exit code 1 if no message comes for this long; 0: wait.")
     ] = 0,
     cluster: shared.ClientFlags = shared.ClientFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,
@@ -30,11 +33,14 @@ def app(
 
     Entries of Redis clients are printed as a JSON object of their fields, unless --bodies is given.
     """
+    topic, channel = split_place(f"{place}/{channel}" if channel else place)
     where = shared.addresses(cluster)
     shared.log_client_warnings()
     got = shared.run(lambda: consume(topic, channel, count, in_flight, timeout, where, as_json, bodies))
     if not got:
-        shared.warn(f"no message came within {timeout:g} s")
+        from lapwing.client.format import duration
+
+        shared.warn(f"no message came within {duration(timeout)}")
         sys.exit(1)
 
 

@@ -24,7 +24,9 @@ def app(
     durability: Annotated[
         str, Option(choices=("memory", "os", "fsync"), help="When nsqd acknowledges a message: see docs/operations.md.")
     ] = "os",
-    every: Annotated[float, Option(min=0.2, help="Seconds between status lines without a terminal.")] = 10,
+    every: Annotated[
+        float, Option(min=0.2, duration=True, help="Time between status lines without a terminal.")
+    ] = 10,
     as_json: Annotated[bool, Option("--json", help="Status lines as JSON.")] = False,
 ) -> None:
     """Run nsqlookupd, nsqd, nsqadmin and the data pipelines on this machine; Ctrl-C stops all of them.

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,6 +10,7 @@ from lapwing import durations
 from lapwing.errors import ConfigError
 
 SECOND: Final = 1_000_000_000  # ns
+_FRACTION: Final = re.compile(r"\.\d+(?=Z|[+-])")  # of a second
 _TWO_UNITS: Final = (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))  # with their seconds
 
 
@@ -82,11 +84,28 @@ def utc_time(seconds: float) -> str:
 
 def quantile(number: float) -> str:
     """`99th`, `99.5th`, `1st`: the head of a latency column."""
-    percent = f"{number * 100:.4f}".rstrip("0").rstrip(".")
-    ending = (
-        {"1": "st", "2": "nd", "3": "rd"}.get(percent[-1], "th") if percent[-2:] not in ("11", "12", "13") else "th"
-    )
-    return percent + ending
+    return ordinal(f"{number * 100:.4f}".rstrip("0").rstrip("."))
+
+
+def ordinal(number: int | str) -> str:
+    """`1st`, `2nd`, `11th`, `99.5th`."""
+    digits = str(number)
+    ending = {"1": "st", "2": "nd", "3": "rd"}.get(digits[-1], "th") if digits[-2:] not in ("11", "12", "13") else "th"
+    return digits + ending
+
+
+def moment(text: str, *, now: float) -> str:
+    """Return a time of nsqd (RFC 3339) with its distance from `now` (Unix s): `2026-11-15 09:31:44 UTC, 3m 20s ago`.
+
+    A text that is no time is returned as it is.
+    """
+    try:
+        seconds = datetime.fromisoformat(_FRACTION.sub("", text)).timestamp()
+    except ValueError:
+        return text
+    ago = now - seconds
+    distance = f"{duration(math.floor(ago))} ago" if ago >= 0 else f"in {duration(math.ceil(-ago))}"
+    return f"{utc_time(seconds)} UTC, {distance}"
 
 
 def local_time(timestamp: int) -> str:

@@ -25,14 +25,14 @@ UNLIMITED: Final = 2**63 - 1
 class NsqStatOptions:
     """The flags of nsq_stat."""
 
-    channel: str = option("", "consume through this channel")
-    count: int = option(UNLIMITED, "end after this many reports; 0: run until stopped", shown="unlimited")
+    channel: str = option("", "show the figures of this channel")
+    count: int = option(UNLIMITED, "end after this many lines, 1 or more", shown="unlimited")
     http_client_connect_timeout: int = option("2s", "wait this long for an HTTP connection", kind=DURATION)
     http_client_request_timeout: int = option("5s", "wait this long for an HTTP answer", kind=DURATION)
     interval: int = option("2s", "poll and print this often", kind=DURATION)
     lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")
     nsqd_http_address: tuple[str, ...] = option((), "ask this nsqd (HTTP address)")
-    topic: str = option("", "consume this topic")
+    topic: str = option("", "show the figures of a channel of this topic")
     version: bool = option(False, "print version string")
 
 

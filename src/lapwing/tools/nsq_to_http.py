@@ -38,7 +38,7 @@ class NsqToHttpOptions:
     consumer_opt: tuple[str, ...] = option((), "set an option of the consumer: `name,value`", kind=CLIENT_OPTIONS)
     content_type: str = option("application/octet-stream", "send POST requests with this Content-Type")
     get: tuple[str, ...] = option((), "send a GET request to this address; %s is the message")
-    header: tuple[str, ...] = option((), "send this header with each request: `Name: value`")
+    header: tuple[str, ...] = option((), "add this header to every request: `Name: value`")
     http_client_connect_timeout: int = option("2s", "wait this long for an HTTP connection", kind=DURATION)
     http_client_request_timeout: int = option("20s", "wait this long for an HTTP answer", kind=DURATION)
     lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")

@@ -1,4 +1,4 @@
-"""CPU time and memory of processes, from /proc."""
+"""CPU time and memory of processes, from /proc; where there is none, nothing is known of them."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+PROC: Final = Path("/proc")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _SESSION: Final = 3  # fields behind the name in /proc/<pid>/stat
 _USER: Final = 11
@@ -20,7 +21,7 @@ def cpu_seconds(pid: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     """Return the memory that a process holds (VmRSS). Raises `OSError`."""
-    for row in Path(f"/proc/{pid}/status").read_text().splitlines():
+    for row in (PROC / f"{pid}/status").read_text().splitlines():
         if row.startswith("VmRSS:"):
             return int(row.split()[1]) * 1024
     return 0
@@ -29,7 +30,7 @@ def resident_bytes(pid: int) -> int:
 def by_session() -> dict[int, list[int]]:
     """Return the processes of each session: a program that leads one, and all that it has started."""
     found: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
+    for name in os.listdir(PROC) if PROC.is_dir() else ():
         if name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
                 found.setdefault(int(_stat(int(name))[_SESSION]), []).append(int(name))
@@ -47,4 +48,4 @@ def usage(pids: Iterable[int]) -> tuple[float, int]:
 
 
 def _stat(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()

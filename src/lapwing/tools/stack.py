@@ -21,6 +21,7 @@ PORTS: Final = {
 }  # fmt: skip
 LATENCY: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"  # costs some CPU a message: only if it is kept
 LEAST_DISK: Final = 2 << 30  # bytes; with less, a note
+LONGEST_DEFER: Final = "--max-defer=720h"  # 30 days, so that reminders and the like can be tried
 REPLAY: Final = ("--retention-age=24h", "--retention-bytes=1073741824")  # so that peek, tail and replay find something
 
 
@@ -185,7 +186,7 @@ def _nsqd(plan: Plan, number: int, broadcast: str) -> Service:
         (*program("nsqd"), f"--tcp-address={plan.listen(tcp)}", f"--http-address={plan.listen(http)}",
          f"--broadcast-address={broadcast}", f"--lookupd-tcp-address={plan.address('lookupd_tcp')}",
          f"--data-path={plan.data / name}", f"--durability={plan.durability}", f"--redis-address={redis}", *REPLAY,
-         *((LATENCY,) if "flow" in plan.pipelines else ())),
+         LONGEST_DEFER, *((LATENCY,) if "flow" in plan.pipelines else ())),
         address=f"tcp {plan.address(tcp)}, http {plan.address(http)}, redis {redis}",
         ping=plan.address(http), patience=10.0,
     )  # fmt: skip

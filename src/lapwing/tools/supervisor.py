@@ -105,7 +105,7 @@ class Child:
                 self._process = await asyncio.create_subprocess_exec(
                     *self.service.command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
                     start_new_session=True,  # Ctrl-C reaches only the supervisor, which stops all in order
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=_die_with_parent if _prctl is not None else None,
                 )
             except OSError as error:
                 log.write(f"cannot be started: {error}\n".encode())
@@ -234,9 +234,10 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-_LIBC: Final = ctypes.CDLL(None)
+_prctl: Final = getattr(ctypes.CDLL(None), "prctl", None)  # Linux has it, macOS does not
 
 
 def _die_with_parent() -> None:
     """Have the kernel end this process with its parent, even one that is killed."""
-    _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+    if _prctl is not None:
+        _prctl(_DIE_WITH_PARENT, signal.SIGTERM)

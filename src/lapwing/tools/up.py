@@ -135,10 +135,13 @@ class Up:
         ]
 
     def _uses(self, child: Child, groups: dict[int, list[int]]) -> tuple[str, str]:
-        """Return the CPU and memory of a program and of the processes it has started, as Java for Spark."""
-        if child.pid is None:
+        """Return the CPU and memory of a program and of the processes it has started, as Java for Spark.
+
+        They are empty where they are not known.
+        """
+        if child.pid not in groups:
             return "", ""
-        used, held = processes.usage(groups.get(child.pid, [child.pid]))
+        used, held = processes.usage(groups[child.pid])
         now = time.monotonic()
         at, before = self._usage.get(child.service.name, (now, used))
         self._usage[child.service.name] = now, used

@@ -235,6 +235,8 @@ def turn(
 
     At `deadline` (of `time.monotonic`) `on_deadline` is called once. Raises `BenchError` when there is no progress.
     """
+    if not hasattr(select, "epoll"):
+        raise BenchError("lapwing bench needs epoll, which only Linux has")
     with select.epoll() as poll:
         by_number = {part.line.sock.fileno(): part for part in parts}
         waiting_to_write: set[int] = set()
