@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from lapwing.broker import settings
 from lapwing.broker.delivery_limits import TokenBucket
+from lapwing.broker.retry import delay_after
 from lapwing.broker.settings import ChannelSettings, Rate
-from lapwing.broker.way_back import delay_after
 from play import MINUTE, MS, SECOND
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lapwing.errors import ChannelFull, Draining, MessageTooBig, OutOfMemory
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.channel import Channel
     from lapwing.broker.topic_writer import TopicWriter
 
 
@@ -25,7 +25,7 @@ class Admission:
         draining: bool,
         memory_problem: str | None,
         max_msg_size: int,
-        bounded: Sequence[ChannelCore],
+        bounded: Sequence[Channel],
     ) -> None:
         self.max_msg_size = max_msg_size  # bytes
         self._topic = topic

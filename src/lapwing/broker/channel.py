@@ -1,38 +1,219 @@
-"""A channel of a topic: messages come in and go out, consumers come and go, time passes, and orders from above."""
+"""A channel of a topic: messages come in and go out, consumers answer, come and go, time passes, and orders from above.
+
+For a channel a message of the topic is exactly one of: ahead of the cursor (waiting for its first delivery), in flight
+with one holder, requeued, deferred, or finished. The middle three are in `pending`; a message below the cursor that is
+not there is finished.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lapwing.broker import checkpoint, delivery, overflow, way_back
-from lapwing.broker.channel_core import ChannelCore
-from lapwing.broker.dead_letters import REJECTED
+from lapwing import kernel, names
+from lapwing.broker import delivery, overflow
+from lapwing.broker.dead_letter_link import DeadLetterLink
+from lapwing.broker.dead_letters import ATTEMPTS, EXPIRED, REJECTED
 from lapwing.broker.delivery_limits import limits_of, same_limits
+from lapwing.broker.failures import FailureCounts
 from lapwing.broker.holder import FATAL, PARKED, Holder
-from lapwing.broker.holds import Hold
-from lapwing.broker.pending import Reason
-from lapwing.broker.settings import ChannelSettings
-from lapwing.broker.skips import runs_of, union
+from lapwing.broker.holds import FOREVER, Hold, Holds
+from lapwing.broker.latency import Latencies
+from lapwing.broker.pending import FAILURES, Pending, Reason
+from lapwing.broker.retry import delay_after
+from lapwing.broker.settings import ChannelSettings, default_dead_topic
+from lapwing.broker.side_logged import SideLogged
+from lapwing.broker.skips import Bookmark, Run, Runs, SkippedRuns, runs_of, union
 from lapwing.broker.subscription import Subscription, Window
-from lapwing.errors import CorruptChunk, CursorConflict, Exiting, OutOfRange, TooManyConsumers
+from lapwing.errors import CorruptChunk, CursorConflict, Exiting, OutOfRange, ReadFailed, TooManyConsumers
+from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
+    from lapwing.broker.delivery_limits import DeliveryLimits
+    from lapwing.broker.options import Options
     from lapwing.broker.topic import Topic
+    from lapwing.log.journal import HolderState
 
-
+LATEST: Final = 2**63 - 1  # ns; the latest time that the journal can keep
 _COPIED: Final = 200  # messages that are copied to a side log before others have their turn
 _COPIED_BYTES: Final = 4 << 20  # the same in bytes
 _LOOKED: Final = 50_000  # messages that are looked at
+_REFUSED: Final = 1_000_000_000  # ns that a message waits at least when its dead-letter topic refuses it
+_QUIET: Final = 10_000_000_000  # ns between two log lines of one channel about dropped messages
+
+Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
 
 
-class Channel(ChannelCore):
+class Mover(Protocol):
+    """The mover of dead letters, as topics and channels see it."""
+
+    def add(self, channel: Channel, consumers: Mapping[int, str]) -> None:
+        """Take messages that the channel gives up, with the names of who held them last."""
+
+    def update_mark(self, channel: Channel) -> None:
+        """Note how far the channel agrees with its dead-letter topic."""
+
+
+class Channel:
     """One channel of one topic."""
 
-    topic: Topic
+    def __init__(
+        self,
+        name: str,
+        topic: Topic,
+        options: Options,
+        *,
+        cursor: int,
+        mark_ready: Callable[[Any], None],
+        effective: ChannelSettings,
+    ) -> None:
+        self.name = name
+        self.topic = topic
+        self.ephemeral = names.ephemeral(name)
+        self.holds = Holds()  # why it stands still
+        self.exiting = False
+        self.subscriptions: dict[Subscription, None] = {}  # the oldest first
+        self.window_count = 0  # how many of them are windows
+        self.reader = topic.log.reader(cursor)
+        self.ahead = SkippedRuns()
+        self.finished_ahead = Runs()  # of those that it skips, the ones that are finished
+        self.saved_ahead: list[Run] = []  # what of them is in the journal
+        self.claimed_ahead: set[int] = set()  # of those that it skips, the ones that somebody has claimed or got
+        self.side_logged = SideLogged(topic.store, name)
+        self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
+        self.pending = Pending(
+            self.side_logged,
+            self.latencies,
+            max_timeout=options.max_msg_timeout,
+            journaled=not (self.ephemeral or topic.ephemeral),
+        )
+        self.settings: dict[str, Any] = {}  # its own
+        self.effective = effective  # what holds, with policies, flags and defaults
+        self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the channel
+        self.saved_state: dict[str, Any] = {}  # what of it is in the journal
+        self.saved_holders: dict[str, HolderState] = {}  # the named holders as they are in the journal
+        self.overlap = 0  # messages from the cursor up to here may be in flight, and are taken from their holder
+        self.bookmark: Bookmark | None = None  # where it stood before the last seek
+        self.dead: DeadLetterLink | None = None
+        self.notes: dict[str, bytes] = {}  # as the journal has them
+        self.counts = FailureCounts()
+        self.limits: DeliveryLimits | None = None
+        self.sheds = False  # whether it drops or gives up what is too much
+        self.reserved: dict[Subscription, int | None] = {}  # consumers kept for messages delivered alone, and these
+        self.message_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.delivered = [0, 0, 0]  # by locality of the consumer: elsewhere, same region, same zone
+        self.dropped_count = 0  # what did not fit an ephemeral channel
+        self.discarded_count = 0  # what a sampling consumer did not want
+        self.dirty = True  # since it was last saved in the journal
+        self.quiet_until = 0  # earliest time of the next checkpoint, ns
+        self.scheduled: int | None = None
+        self.mark_ready = mark_ready  # has the channel deliver at the end of this turn
+        self.topology_aware = options.topology_aware
+        self.options = options
+        self.turn = 0  # counts deliveries, so that another consumer is first each time
+        self.random = Random(f"{topic.name}/{name}")
 
-    # --- messages come in --------------------------------------------------------------------------------------
+    # --- what it shows -------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return f"channel {self.topic.name}/{self.name}"
+
+    @property
+    def cursor(self) -> int:
+        """The first sequence that was neither delivered nor skipped."""
+        return self.reader.sequence
+
+    @property
+    def depth(self) -> int:
+        """The number of messages that are ready to be delivered."""
+        waiting = max(self.topic.fanned_out - self.reader.sequence, 0) - self.ahead.count
+        if self.topic.deleted:
+            waiting -= self._deleted_ahead()
+        return waiting + len(self.pending.requeued) + len(self.pending.alone)
+
+    def _deleted_ahead(self) -> int:
+        """Return how many messages that wait for their first delivery are deleted."""
+        deleted = self.topic.deleted
+        skipped = sum(deleted.count(start, stop) for start, stop in self.ahead.runs) if self.ahead.count else 0
+        return deleted.count(self.reader.sequence, self.topic.fanned_out) - skipped
+
+    @property
+    def in_flight_count(self) -> int:
+        """The number of messages in flight."""
+        return self.pending.holders.in_flight_count
+
+    def waiting_bytes(self) -> int:
+        """About how many bytes of messages wait for their first delivery."""
+        return self.topic.log.bytes_from(self.cursor)
+
+    def dead_link(self) -> DeadLetterLink:
+        """Return what ties the channel to dead letters, created if there is nothing yet."""
+        if self.dead is None:
+            self.dead = DeadLetterLink()
+        return self.dead
+
+    @property
+    def dead_topic(self) -> str:
+        """The name of the topic for messages that are given up; empty when they are dropped."""
+        named = self.effective.dead_topic
+        return default_dead_topic(self.topic.name, self.name) if named is None else named
+
+    def needed_from(self) -> int:
+        """Return the first sequence of the topic's log that this channel may still read."""
+        self.pass_over()  # deliveries do this only when there is something to deliver
+        side = self.side_logged
+        if self.cursor < side.copied_below:
+            side.copied_below = 0
+        low = self.pending.lowest(side.copied_below)
+        return self.cursor if low is None else min(low, self.cursor)
+
+    def oldest(self) -> int | None:
+        """Return the lowest sequence that is not finished, if any is left."""
+        self.pass_over()
+        low = self.pending.lowest()
+        if self.cursor < self.topic.fanned_out:
+            return self.cursor if low is None else min(low, self.cursor)
+        return low
+
+    def is_gone(self, sequence: int) -> bool:
+        """Return whether a message was deleted, and the channel has no copy that came back with a redrive."""
+        return sequence in self.topic.deleted and sequence not in self.side_logged.sequences
+
+    def published_at(self, sequence: int) -> int | None:
+        """Return when an unfinished message was published; None when that cannot be read, now or any more."""
+        try:
+            if sequence in self.side_logged.sequences:
+                return time_of(self.side_logged.frame(sequence))
+            return self.topic.log.timestamp(sequence)
+        except (OutOfRange, CorruptChunk, ReadFailed):
+            return None
+
+    def frame(self, sequence: int) -> bytes | None:
+        """Return the frame of an unfinished message; None when it is lost to a corrupt chunk. Raises `ReadFailed`."""
+        try:
+            if sequence in self.side_logged.sequences:
+                return self.side_logged.frame(sequence)
+            return self.topic.log.frame(sequence)
+        except (OutOfRange, CorruptChunk) as error:
+            self.topic.report(f"channel {self.name}: message {sequence} cannot be delivered again: {error}")
+            return None
+
+    def headed_frame(self, sequence: int) -> bytes | None:
+        """Return the same with the headers of the message, if it has some. Raises `ReadFailed`."""
+        if sequence in self.side_logged.sequences:
+            try:
+                return self.side_logged.headed_frame(sequence)
+            except (OutOfRange, CorruptChunk):
+                return self.frame(sequence)  # which reports it
+        frame = self.frame(sequence)
+        rows = self.topic.log.rows(sequence, sequence + 1) if frame is not None else b""
+        return kernel.with_headers(frame, rows) if frame is not None and rows else frame
+
+    # --- messages come in ----------------------------------------------------------------------------------------
 
     def accept(self, start: int, stop: int, deferrals: Iterable[tuple[int, int]], *, now: int) -> None:
         """Take [start, stop) from the topic; `deferrals` are (sequence, delay)."""
@@ -61,7 +242,25 @@ class Channel(ChannelCore):
                 self.dropped_count += stop - start
                 self.ahead.add(start, stop)
 
-    # --- messages go out ---------------------------------------------------------------------------------------
+    def wait_first(self, sequence: int, *, until: int) -> None:
+        """Defer a message that was never delivered; the cursor skips it."""
+        self.ahead.add(sequence, sequence + 1)
+        self.pending.attempts[sequence] = 0
+        self.pending.deferred.defer(sequence, until=until)
+        self.schedule(until)
+
+    def pass_over(self) -> None:
+        """Move the cursor past what it skips."""
+        jumped = self.ahead.pass_over(self.reader.sequence)
+        deleted = self.topic.deleted
+        while deleted and (beyond := deleted.jump(jumped)) != jumped:
+            jumped = self.ahead.pass_over(min(beyond, max(self.topic.fanned_out, jumped)))
+            if jumped < beyond:
+                break
+        if jumped != self.reader.sequence:
+            self.reader.seek(jumped)
+
+    # --- messages go out -----------------------------------------------------------------------------------------
 
     def deliver(self, now: int) -> None:
         """Deliver ready messages to the subscriptions with room."""
@@ -75,7 +274,50 @@ class Channel(ChannelCore):
         if not self.stands_still(now):
             delivery.deliver_to(self, subscription, now)
 
-    # --- consumers answer --------------------------------------------------------------------------------------
+    # --- consumers answer ----------------------------------------------------------------------------------------
+
+    def finish(self, sequences: Iterable[int], *, now: int) -> list[int]:
+        """Finish messages, whoever holds them; return those that were pending."""
+        finished = self.pending.finish(sequences, now=now)
+        self.note_ahead(finished)
+        self.changed()
+        return finished
+
+    def note_ahead(self, finished: Sequence[int]) -> None:
+        """Have messages that are finished, and that the cursor skips, skipped after a restart too."""
+        if self.ahead.count and (ahead := [sequence for sequence in finished if sequence >= self.cursor]):
+            self.finished_ahead.add(runs_of(ahead))
+            self.claimed_ahead.difference_update(ahead)
+
+    def finish_ahead(self, runs: Sequence[Run]) -> None:
+        """Finish messages that wait for their first delivery; the cursor skips them, after a restart too."""
+        self.ahead.merge(runs)
+        self.finished_ahead.add(runs)
+        self.changed()
+
+    def finish_count(self, sequences: list[int], *, now: int) -> int:
+        """Finish messages, whoever holds them; return how many were pending."""
+        count = self.pending.finish_count(sequences, now=now)
+        if self.claimed_ahead:
+            self._note_claimed()
+        if self.subscriptions or self.sheds:
+            self.changed()
+        else:
+            self.journal_later()  # nobody waits for the room that this makes
+        return count
+
+    def _note_claimed(self) -> None:
+        """Note which of the messages that somebody has got ahead of the cursor are finished."""
+        self.claimed_ahead = {sequence for sequence in self.claimed_ahead if sequence >= self.cursor}
+        self.note_ahead([sequence for sequence in self.claimed_ahead if sequence not in self.pending])
+
+    def finish_run(self, block: bytes, holder: Holder, *, now: int) -> list[bytes]:
+        """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
+        missing = self.pending.finish_run(block, self.topic.id_base, holder, now=now)
+        if self.claimed_ahead:
+            self._note_claimed()
+        self.changed()
+        return missing
 
     def requeue(
         self,
@@ -108,6 +350,40 @@ class Channel(ChannelCore):
             self.give_back(taken, Reason.REQUEUED, delay=delay, now=now, consumer=holder.name)
         return missing
 
+    def reject(self, sequence: int, holder: Holder, *, now: int, error: str = "") -> None:
+        """Give a message up that its holder never wants again. Raises `NotOwner`, `NotInFlight`."""
+        self.pending.take(sequence, holder)
+        self.give_up([sequence], REJECTED, now=now, consumer=holder.name, error=error)
+
+    def touch(self, sequence: int, holder: Holder, *, timeout: int, now: int) -> None:
+        """Give a holder more time for a message. Raises `NotOwner` or `NotInFlight`."""
+        self.pending.holders.check(sequence, holder)
+        self.pending.leases.touch(sequence, holder, timeout=timeout, now=now)
+        self.schedule(self.pending.leases.soonest)
+
+    def claim(
+        self,
+        sequences: Iterable[int],
+        to: Holder,
+        *,
+        now: int,
+        min_idle: int = 0,
+        timeout: int | None = None,
+        delivered: int | None = None,
+        counted: bool = True,
+    ) -> list[int]:
+        """Put pending messages in flight with `to`, whoever has them; return which. See `Pending.claim`."""
+        claimed = self.pending.claim(
+            sequences, to, now=now, min_idle=min_idle, timeout=timeout, delivered=delivered, counted=counted
+        )
+        if self.ahead.count:
+            self.claimed_ahead.update(sequence for sequence in claimed if sequence >= self.cursor)
+        self.schedule(self.pending.leases.soonest)
+        self.changed()
+        return claimed
+
+    # --- messages come back --------------------------------------------------------------------------------------
+
     def give_back(
         self,
         sequences: Sequence[int],
@@ -118,17 +394,133 @@ class Channel(ChannelCore):
         consumer: str = "",
         error: str = "",
     ) -> None:
-        """Make messages ready again, defer them, or give them up, that no holder has any more."""
-        way_back.give_back(self, sequences, reason, now=now, delay=delay, consumer=consumer, error=error)
+        """Make messages ready again, defer them, or give them up, that were taken from their holder.
+
+        `delay` is what the consumer asked for, `consumer` its name, and `error` the error that it reported.
+        """
+        self._give_back(sequences, reason, now=now, delay=delay, consumer=consumer, error=error)
         self.schedule(self.pending.deferred.next_due())
         self.changed()
 
-    def reject(self, sequence: int, holder: Holder, *, now: int, error: str = "") -> None:
-        """Give a message up that its holder never wants again. Raises `NotOwner`, `NotInFlight`."""
-        self.pending.take(sequence, holder)
-        way_back.give_up(self, [sequence], REJECTED, now=now, consumer=holder.name, error=error)
+    def _give_back(
+        self,
+        sequences: Sequence[int],
+        reason: Reason,
+        *,
+        now: int,
+        delay: int,
+        consumer: str,
+        error: str,
+    ) -> None:
+        """Count failures, then make messages ready again, defer them, have them delivered alone, or give them up."""
+        pending, behind = self.pending, self.topic.fanned_out
+        if reason not in FAILURES:
+            pending.give_back(sequences, reason, now=now, behind=behind, delay=delay)
+            return
+        self.counts.failures += len(sequences)
+        failures, settings = pending.own_failures(), self.effective
+        lost, wall = reason is Reason.DISCONNECTED, now + self.topic.skew
+        if not settings.max_attempts and not settings.retry_first:
+            for sequence in sequences:
+                failures.add(sequence, lost=lost, now=wall, error=error)
+            pending.give_back(sequences, reason, now=now, behind=behind, delay=delay)
+            return
+        ready: list[int] = []
+        hopeless: list[int] = []
+        for sequence in sequences:
+            failure = failures.add(sequence, lost=lost, now=wall, error=error)
+            if settings.max_attempts and failure.failures >= settings.max_attempts:
+                if failure.lost_only and not failure.only_alone:
+                    pending.wait_alone(sequence)
+                else:
+                    hopeless.append(sequence)
+                continue
+            wait = delay or delay_after(failure.failures, settings, self.random.random)
+            if wait:
+                pending.give_back((sequence,), reason, now=now, delay=wait)
+            else:
+                ready.append(sequence)
+        pending.give_back(ready, reason, now=now, behind=behind)
+        if hopeless:
+            self.give_up(hopeless, ATTEMPTS, now=now, consumer=consumer)
 
-    # --- consumers come and go ---------------------------------------------------------------------------------
+    def give_up(
+        self, sequences: Sequence[int], reason: str, *, now: int, consumer: str = "", error: str = ""
+    ) -> None:
+        """Give messages up that no holder has: they go to the dead-letter topic, or nowhere if the channel has none."""
+        pending = self.pending
+        if not sequences:
+            return
+        if not self.dead_topic:
+            self._drop(sequences, reason, now)
+            return
+        failures = pending.own_failures()
+        for sequence in sequences:
+            failures.doom(sequence, reason, error)
+        pending.move(sequences, now=now)
+        self.topic.mover.add(self, dict.fromkeys(sequences, consumer))
+        self.changed()
+
+    def _drop(self, sequences: Sequence[int], reason: str, now: int) -> None:
+        for sequence in sequences:
+            self.pending.drop(sequence)
+        self.note_ahead(sequences)
+        self.counts.dead += len(sequences)
+        self.changed()
+        link = self.dead_link()
+        if now >= link.quiet_until:
+            link.quiet_until = now + _QUIET
+            name = f"{self.topic.name}/{self.name}"
+            self.topic.report(
+                f"channel {name}: gave up message {sequences[0]} ({reason}) and dropped it, as dead_topic is empty; "
+                f"{self.counts.dead} so far"
+            )
+
+    def expire(self, sequences: Sequence[int], *, now: int, fresh: bool) -> None:
+        """Deal with messages that are too old to be delivered; `fresh` if they never were."""
+        pending = self.pending
+        self.counts.expired += len(sequences)
+        if self.effective.expired_to_dead and self.dead_topic:
+            if fresh:
+                pending.attempts.update(dict.fromkeys(sequences, 0))
+            for sequence in sequences:
+                pending.remove_waiting(sequence)
+            self.give_up(sequences, EXPIRED, now=now)
+            return
+        if not fresh:
+            for sequence in sequences:
+                pending.drop(sequence)
+        self.changed()
+
+    def resume(self, sequences: Iterable[int], *, now: int) -> None:
+        """Move messages on that were given up before: they waited, or the broker was restarted meanwhile."""
+        pending = self.pending
+        by_reason: dict[str, list[int]] = {}
+        for sequence in sequences:
+            by_reason.setdefault(pending.failures.get(sequence).doom, []).append(sequence)
+        for reason, doomed in by_reason.items():
+            self.give_up(doomed, reason, now=now)
+
+    def refuse(self, sequences: Iterable[int], *, now: int) -> None:
+        """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
+        pending = self.pending
+        pending.refuse_move(sequences, now=now, delay=max(self.effective.retry_max, _REFUSED))
+        self.schedule(pending.deferred.next_due())
+        self.changed()
+
+    def retry_letter(self, sequence: int, *, now: int) -> None:
+        """Deal with a dead letter that is given up: it never becomes another one.
+
+        After too many failures it is tried again with the longest delay; one that nobody wants any more is finished.
+        """
+        failures = self.pending.own_failures()
+        if failures.get(sequence).doom == ATTEMPTS:
+            failures.pardon(sequence)
+            self.refuse([sequence], now=now)
+            return
+        self.counts.dead += len(self.finish([sequence], now=now))
+
+    # --- consumers come and go -----------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
         """Add a consumer. Raises `Exiting` or `TooManyConsumers`."""
@@ -168,7 +560,20 @@ class Channel(ChannelCore):
         if not (holder.named or holder.attached or (keep_in_flight and not self.exiting)):
             self.give_back(self.pending.take_all(holder), reason, now=now, consumer=holder.name)
 
-    # --- time passes -------------------------------------------------------------------------------------------
+    def named_holder(self, name: str) -> Holder:
+        """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
+        if name not in self.pending.holders.named:
+            self.changed()
+        return self.pending.holders.by_name(name)
+
+    def drop_holder(self, name: str, *, now: int) -> int:
+        """Remove a named holder, and finish everything it holds; return how many messages that were."""
+        finished = self.pending.drop_holder(name, now=now)
+        self.note_ahead(finished)
+        self.changed()
+        return len(finished)
+
+    # --- time passes ---------------------------------------------------------------------------------------------
 
     def scan(self, now: int) -> None:
         """Requeue messages whose timeout has passed, and make deferred ones ready that are due."""
@@ -186,11 +591,47 @@ class Channel(ChannelCore):
         if ripe:
             self.changed()
             if self.pending.failures.records:
-                way_back.resume(self, [each for each in ripe if self.pending.failures.get(each).doom], now=now)
+                self.resume([each for each in ripe if self.pending.failures.get(each).doom], now=now)
         self.schedule(self.pending.leases.next_deadline())
         self.schedule(self.pending.deferred.next_due())
 
-    # --- orders from above -------------------------------------------------------------------------------------
+    def schedule(self, due: int | None) -> None:
+        """Have `scan` called at that time, if not before."""
+        if due is not None and (self.scheduled is None or due < self.scheduled):
+            self.scheduled = due
+            self.topic.schedule(due, self)
+
+    def changed(self) -> None:
+        """Have the channel journaled, and deliver at the end of this turn."""
+        self.dirty = True
+        self.mark_ready(self)
+
+    def journal_later(self) -> None:
+        """Have the channel journaled with the next checkpoint."""
+        self.dirty = True
+        self.topic.changed()
+
+    # --- orders from above ---------------------------------------------------------------------------------------
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator paused it."""
+        return Hold.PAUSED in self.holds
+
+    def stands_still(self, now: int) -> bool:
+        """Return whether it delivers nothing at that time."""
+        return self.exiting or (bool(self.holds) and self.holds.at(now))
+
+    def hold(self, reason: Hold, *, until: int = FOREVER) -> None:
+        """Have it deliver nothing for this reason, until it is lifted or the time has come."""
+        self.holds[reason] = until
+        if until < FOREVER:
+            self.schedule(until)
+
+    def lift(self, reason: Hold) -> None:
+        """End a reason to stand still; it delivers again if there is no other."""
+        if self.holds.pop(reason, None) is not None:
+            self.changed()
 
     def apply(self, effective: ChannelSettings, *, now: int) -> None:
         """Put settings in force."""
@@ -231,13 +672,13 @@ class Channel(ChannelCore):
             self.reader.seek(max(sequence, self.cursor, log.first))
         elif back:
             sequence = max(sequence, log.first)
-            skips = checkpoint.find_skips(self, sequence)  # first: when the disk cannot be read, nothing has changed
+            skips = self.find_skips(sequence)  # first: when the disk cannot be read, nothing has changed
             self.side_logged.flush()
             copied = self.side_logged.sequences
             kept = {each for each in self.pending.sequences() if each >= sequence and each in copied}
             self.empty(keep=kept)
             self.reader.seek(sequence)
-            checkpoint.skip(self, skips)
+            self.skip(skips)
             kept.difference_update(self.pending.sequences())
             self.ahead.merge(runs_of(kept))
             self.pending.give_back(sorted(kept), Reason.RETURNED, now=0)
@@ -270,6 +711,39 @@ class Channel(ChannelCore):
         self.pass_over()
         self.quiet_until = 0  # the move is journaled at once
         self.changed()
+
+    def find_skips(
+        self,
+        cursor: int,
+        known: Mapping[int, int] = MappingProxyType({}),
+        settled: Sequence[Run] = (),
+        *,
+        begin: int | None = None,
+    ) -> list[Skip]:
+        """Find what a channel has to skip from `cursor` on: deferred messages, and runs that are `settled` or emptied.
+
+        A message that was published deferred, and is not `known`, waits from its publish on, or from `begin`: the time
+        of its publish is that of a clock that may have been set since. Raises `ReadFailed`.
+        """
+        log, topic = self.topic.log, self.topic
+        waiting = {sequence: until for sequence, until in known.items() if sequence >= cursor}
+        for extra in log.extras(cursor, topic.fanned_out):
+            if extra.defer and extra.sequence not in known:
+                start = log.timestamp(extra.sequence) - topic.skew if begin is None else begin
+                waiting[extra.sequence] = min(start + extra.defer, LATEST)
+        dropped = union(sorted(settled), [(max(start, cursor), stop) for start, stop in topic.emptied.since(cursor)])
+        alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
+        skips: list[Skip] = [(start, stop, None) for start, stop in dropped]
+        skips += [(sequence, sequence + 1, waiting[sequence]) for sequence in alone]
+        return sorted(skips, key=lambda skip: skip[0])
+
+    def skip(self, skips: Sequence[Skip]) -> None:
+        """Have a channel's cursor skip what `find_skips` found."""
+        for start, stop, due in skips:
+            if due is None:
+                self.ahead.add(start, stop)
+            else:
+                self.wait_first(start, until=due)
 
     def _differs(self, sequence: int) -> bool:
         """Return whether the log delivers something else than the copy that is in the side log. Raises `ReadFailed`."""

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import notes
+from lapwing.broker.channel import LATEST, Channel
 from lapwing.broker.pending import Reason
-from lapwing.broker.skips import Run, Runs, runs_of, union
+from lapwing.broker.skips import Runs, runs_of
 from lapwing.log.datapath import folder
 from lapwing.log.journal import HeldRun, HolderState
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel_core import ChannelCore
     from lapwing.broker.holder import Holder
     from lapwing.log.journal import ChannelState, Journal
-
-LATEST: Final = 2**63 - 1  # ns; the latest time that the journal can keep
 
 SAVING: Final = 5_000  # ns until the next save per unfinished message that was saved
 
 AHEAD: Final = "ahead"  # the note that keeps which messages beyond the cursor are finished
 DOOR: Final = "door"  # the note that keeps what a door knows of a channel or a topic
 
-Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
-
-
-def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> None:
+def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     """Save the state of a channel to its topic's journal."""
     pending = channel.pending
     pending.leases.next_deadline()  # drops settled leases
@@ -64,7 +58,7 @@ def save(channel: ChannelCore, journal: Journal, *, now: int | None = None) -> N
         channel.quiet_until = now + count * SAVING
 
 
-def _save_holders(channel: ChannelCore, journal: Journal) -> None:
+def _save_holders(channel: Channel, journal: Journal) -> None:
     """Save the named holders that are not as the journal has them: who holds which messages, since when."""
     named, saved = channel.pending.holders.named, channel.saved_holders
     for name in saved.keys() - named.keys():
@@ -77,7 +71,7 @@ def _save_holders(channel: ChannelCore, journal: Journal) -> None:
             saved[name] = state
 
 
-def _holder_state(channel: ChannelCore, holder: Holder) -> HolderState:
+def _holder_state(channel: Channel, holder: Holder) -> HolderState:
     """Return what the journal keeps of a holder; its times are the broker's."""
     attempts = channel.pending.attempts
     runs: list[HeldRun] = []
@@ -92,7 +86,7 @@ def _holder_state(channel: ChannelCore, holder: Holder) -> HolderState:
     return HolderState(holder.seen, holder.active, runs)
 
 
-def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int) -> None:
+def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) -> None:
     """Rebuild a channel from the journal: messages of holders without a name are ready again.
 
     Deadlines are those of the broker's time, which continues. No message is deferred for longer than `longest` from now
@@ -133,7 +127,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
     channel.finished_ahead = Runs((start, min(stop, log.end)) for start, stop in channel.saved_ahead)
     channel.finished_ahead.drop_below(channel.cursor)
     settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
-    skip(channel, find_skips(channel, channel.cursor, due, settled, begin=now))
+    channel.skip(channel.find_skips(channel.cursor, due, settled, begin=now))
     channel.side_logged.leave([sequence for sequence in copied if sequence not in pending])
     if state.failures:
         pending.own_failures().restore(state.failures, pending.sequences())
@@ -145,7 +139,7 @@ def restore(channel: ChannelCore, state: ChannelState, *, now: int, longest: int
 
 
 def _restore_holders(
-    channel: ChannelCore, states: dict[str, HolderState], there: Callable[[int], bool], now: int
+    channel: Channel, states: dict[str, HolderState], there: Callable[[int], bool], now: int
 ) -> None:
     """Create the named holders as they were saved, with the messages that are still `there`."""
     pending = channel.pending
@@ -163,7 +157,7 @@ def _restore_holders(
     channel.saved_holders = dict(states)
 
 
-def _report_lost(channel: ChannelCore, state: ChannelState) -> None:
+def _report_lost(channel: Channel, state: ChannelState) -> None:
     """Report messages that the log does not hold any more, when the side log that should is missing."""
     if channel.topic.store.has_side_log(channel.name):
         return
@@ -179,7 +173,7 @@ def _report_lost(channel: ChannelCore, state: ChannelState) -> None:
         )
 
 
-def wait_in_doubt(channel: ChannelCore, doubtful: Iterable[int], *, until: int) -> int:
+def wait_in_doubt(channel: Channel, doubtful: Iterable[int], *, until: int) -> int:
     """Deliver none of these messages before `until`; return how many of them are pending."""
     pending = channel.pending
     count = 0
@@ -197,38 +191,3 @@ def read_note(value: bytes) -> dict[str, Any]:
     """Return the JSON object of a note; an empty one if there is none."""
     found = json.loads(value) if value else {}
     return found if isinstance(found, dict) else {}
-
-
-def find_skips(
-    channel: ChannelCore,
-    cursor: int,
-    known: Mapping[int, int] = MappingProxyType({}),
-    settled: Sequence[Run] = (),
-    *,
-    begin: int | None = None,
-) -> list[Skip]:
-    """Find what a channel has to skip from `cursor` on: deferred messages, and runs that are `settled` or emptied.
-
-    A message that was published deferred, and is not `known`, waits from its publish on, or from `begin`: when it was
-    published is known by a clock that may have been set since. Raises `ReadFailed`.
-    """
-    log, topic = channel.topic.log, channel.topic
-    waiting = {sequence: until for sequence, until in known.items() if sequence >= cursor}
-    for extra in log.extras(cursor, topic.fanned_out):
-        if extra.defer and extra.sequence not in known:
-            start = log.timestamp(extra.sequence) - topic.skew if begin is None else begin
-            waiting[extra.sequence] = min(start + extra.defer, LATEST)
-    dropped = union(sorted(settled), [(max(start, cursor), stop) for start, stop in topic.emptied.since(cursor)])
-    alone = [at for at in waiting if not any(start <= at < stop for start, stop in dropped)]
-    skips: list[Skip] = [(start, stop, None) for start, stop in dropped]
-    skips += [(sequence, sequence + 1, waiting[sequence]) for sequence in alone]
-    return sorted(skips, key=lambda skip: skip[0])
-
-
-def skip(channel: ChannelCore, skips: Sequence[Skip]) -> None:
-    """Have a channel's cursor skip what `find_skips` found."""
-    for start, stop, due in skips:
-        if due is None:
-            channel.ahead.add(start, stop)
-        else:
-            channel.wait_first(start, until=due)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker import delivery, way_back
+from lapwing.broker import delivery
 from lapwing.broker.dead_letters import REJECTED
 from lapwing.broker.pending import Reason
 from lapwing.errors import NoSuchHolder
@@ -41,7 +41,7 @@ def claim(
         receiver = _receiver(channel, to) if to else None
         claimed = pending.take_pending(wanted)
         if action == "reject":
-            way_back.give_up(channel, claimed, REJECTED, now=now, error=error)
+            channel.give_up(claimed, REJECTED, now=now, error=error)
         else:
             channel.give_back(claimed, Reason.CLAIMED, now=now, delay=delay if action == "defer" else 0)
         if receiver is not None:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lapwing import kernel
-from lapwing.broker import dead_letters, times, way_back
+from lapwing.broker import dead_letters, times
 from lapwing.broker.dead_letter_link import DeadLetterMark
 from lapwing.broker.skips import Run, runs_of
 from lapwing.broker.topic_writer import CallReceipt
@@ -23,7 +23,7 @@ from lapwing.log.log import Extra, TopicLog
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.channel import Channel
     from lapwing.broker.failures import Failure
     from lapwing.broker.topic import Topic
 
@@ -60,8 +60,8 @@ class DeadLetterMover:
 
     def __init__(self, broker: MoverBroker) -> None:
         self._broker = broker
-        self._waiting: dict[ChannelCore, dict[int, str]] = {}  # and who held each message last
-        self._refused: dict[ChannelCore, str] = {}  # why the last move of a channel failed
+        self._waiting: dict[Channel, dict[int, str]] = {}  # and who held each message last
+        self._refused: dict[Channel, str] = {}  # why the last move of a channel failed
         self._unsettled: dict[str, list[int]] = {}  # by log: where batches begin that are not written yet
 
     @property
@@ -84,7 +84,7 @@ class DeadLetterMover:
         """
         return min(self._unsettled.get(log.identity, ()), default=log.end)
 
-    def add(self, channel: ChannelCore, consumers: Mapping[int, str]) -> None:
+    def add(self, channel: Channel, consumers: Mapping[int, str]) -> None:
         """Take messages of a channel, which the mover of its `pending` holds, with the names of who held them last."""
         self._waiting.setdefault(channel, {}).update(consumers)
 
@@ -108,7 +108,7 @@ class DeadLetterMover:
             if rest:
                 self.add(channel, rest)
 
-    def _publish(self, channel: ChannelCore, consumers: Mapping[int, str], now: int) -> set[int]:
+    def _publish(self, channel: Channel, consumers: Mapping[int, str], now: int) -> set[int]:
         """Append a batch of one channel; return the messages that are dealt with."""
         target = self.dead_topic(channel.dead_topic, now=now)
         self._agree(channel, target, now)
@@ -127,7 +127,7 @@ class DeadLetterMover:
             done.add(sequence)
             own = kept.get(sequence, _NOTHING)
             if "dead-id" in own:  # it is a dead letter itself
-                way_back.spare(channel, sequence, now=now)
+                channel.retry_letter(sequence, now=now)
                 continue
             if frame is None or (deleted and channel.is_gone(sequence)):
                 channel.finish([sequence], now=now)  # it was deleted, or is lost to a corrupt chunk, which was reported
@@ -155,7 +155,7 @@ class DeadLetterMover:
         return topic
 
     def _settle(
-        self, channel: ChannelCore, target: Topic, moved: list[int], first: int, error: LapwingError | None
+        self, channel: Channel, target: Topic, moved: list[int], first: int, error: LapwingError | None
     ) -> None:
         """Finish messages whose copies are written, from `first` on; or have them wait."""
         log, now = target.log.identity, self._broker.now
@@ -170,7 +170,7 @@ class DeadLetterMover:
         if not channel.exiting:
             channel.counts.dead += len(channel.finish(moved, now=now))
 
-    def _refuse(self, channel: ChannelCore, sequences: list[int], error: Exception, now: int) -> None:
+    def _refuse(self, channel: Channel, sequences: list[int], error: Exception, now: int) -> None:
         """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
         if channel not in self._refused:
             self._broker.report(
@@ -178,11 +178,11 @@ class DeadLetterMover:
                 f"messages: {error}; they are moved when it takes them again"
             )
         self._refused[channel] = str(error)
-        way_back.refuse(channel, sequences, now=now)
+        channel.refuse(sequences, now=now)
 
     # --- agreeing with the dead-letter topic -------------------------------------------------------------------
 
-    def _agree(self, channel: ChannelCore, target: Topic, now: int) -> None:
+    def _agree(self, channel: Channel, target: Topic, now: int) -> None:
         """Note in the journal where the copies of a channel begin, before the first one is made. Raises `LogError`."""
         link, log = channel.dead_link(), target.log.identity
         if channel.ephemeral or (link.mark is not None and (link.mark.topic, link.mark.log) == (target.name, log)):
@@ -192,7 +192,7 @@ class DeadLetterMover:
         channel.quiet_until = 0
         channel.topic.checkpoint(now=now)
 
-    def update_mark(self, channel: ChannelCore) -> None:
+    def update_mark(self, channel: Channel) -> None:
         """Note how far a channel agrees with its dead-letter topic, as the journal is written now."""
         link = channel.dead
         if link is None or link.mark is None:
@@ -201,7 +201,7 @@ class DeadLetterMover:
         if target is not None and target.log.identity == mark.log:
             mark.next = min((first for log, first in link.unsettled if log == mark.log), default=target.log.end)
 
-    def recognise(self, channel: ChannelCore, *, now: int) -> None:
+    def recognise(self, channel: Channel, *, now: int) -> None:
         """Finish messages whose copy was written before a crash, and move the others that were given up."""
         for sequence in self._copied(channel):
             if channel.finish([sequence], now=now):
@@ -212,9 +212,9 @@ class DeadLetterMover:
         pending = channel.pending
         doomed = [each for each in pending.failures.doomed() if pending.requeued.remove(each)]
         if doomed:
-            way_back.resume(channel, doomed, now=now)
+            channel.resume(doomed, now=now)
 
-    def _copied(self, channel: ChannelCore) -> Iterator[int]:
+    def _copied(self, channel: Channel) -> Iterator[int]:
         mark = channel.dead.mark if channel.dead is not None else None
         target = self._broker.topics.get(mark.topic) if mark is not None else None
         if mark is None or target is None or target.log.identity != mark.log:
@@ -230,7 +230,7 @@ class DeadLetterMover:
                     yield sequence
 
 
-def _is_copy(channel: ChannelCore, sequence: int, log: TopicLog, extra: Extra) -> bool:
+def _is_copy(channel: Channel, sequence: int, log: TopicLog, extra: Extra) -> bool:
     """Return whether a dead letter is the copy of the message that the channel has at this sequence.
 
     After a power loss the headers of a letter may be there without the letter, or with one that no checksum covers; and
@@ -254,7 +254,7 @@ class _LetterHeaders:
 
     __slots__ = ("_shared",)
 
-    def __init__(self, channel: ChannelCore, node: str, *, at: int) -> None:
+    def __init__(self, channel: Channel, node: str, *, at: int) -> None:
         """`node` is the name of this one, `at` the time, Unix ns."""
         shared = {
             "dead-topic": channel.topic.name,
@@ -296,7 +296,7 @@ def _shown(nanoseconds: int) -> bytes:
     return times.show(nanoseconds).encode()
 
 
-def _frames(channel: ChannelCore, sequences: Iterable[int]) -> Iterator[tuple[int, bytes | None]]:
+def _frames(channel: Channel, sequences: Iterable[int]) -> Iterator[tuple[int, bytes | None]]:
     """Yield messages with their frames, None for one that is lost, runs of the log in one read. Raises `ReadFailed`."""
     log, copied = channel.topic.log, channel.side_logged.sequences
     for start, stop in _runs_in_order(sequences):
@@ -328,7 +328,7 @@ def _runs_in_order(sequences: Iterable[int]) -> Iterator[Run]:
         yield start, stop
 
 
-def _headers(channel: ChannelCore, sequences: Iterable[int]) -> dict[int, dict[str, str]]:
+def _headers(channel: Channel, sequences: Iterable[int]) -> dict[int, dict[str, str]]:
     """Return the headers of messages that have some. Raises `ReadFailed`."""
     log = channel.topic.log
     found: dict[int, dict[str, str]] = {}

@@ -13,7 +13,7 @@ from lapwing.errors import CorruptChunk, OutOfRange
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.channel import Channel
 
 _MOST_BYTES: Final = 4 << 20  # of bodies that are read at a time
 
@@ -28,7 +28,7 @@ class DeadLetter:
     held: bool  # a consumer has it in flight
 
 
-def waiting_runs(channel: ChannelCore, start: int = 0) -> Iterator[Run]:
+def waiting_runs(channel: Channel, start: int = 0) -> Iterator[Run]:
     """Yield the sequences of a channel that are neither finished nor deleted, as rising runs, about from `start` on."""
     begin = max(channel.cursor, channel.topic.log.first, start)
     fresh = each_gap(begin, channel.topic.fanned_out, channel.ahead.runs_from(begin))
@@ -38,7 +38,7 @@ def waiting_runs(channel: ChannelCore, start: int = 0) -> Iterator[Run]:
 
 
 def letters(
-    channel: ChannelCore, runs: Iterable[Run], *, after: int = -1, most: int, wanted: DeadFilter, enough: int = 0
+    channel: Channel, runs: Iterable[Run], *, after: int = -1, most: int, wanted: DeadFilter, enough: int = 0
 ) -> tuple[list[DeadLetter], int, int]:
     """Look at up to `most` letters of `runs` beyond the sequence `after`; a letter that cannot be read is left out.
 
@@ -73,7 +73,7 @@ def letters(
     return found, chosen[-1][1] - 1 if chosen else -1, looked
 
 
-def _letter(channel: ChannelCore, sequence: int, headers: dict[str, str]) -> DeadLetter | None:
+def _letter(channel: Channel, sequence: int, headers: dict[str, str]) -> DeadLetter | None:
     side = channel.side_logged
     try:
         if sequence in side.sequences:  # the log may have it no more
@@ -85,6 +85,6 @@ def _letter(channel: ChannelCore, sequence: int, headers: dict[str, str]) -> Dea
     return DeadLetter(sequence, headers, body, channel.pending.holders.of(sequence) is not None)
 
 
-def counted(channel: ChannelCore) -> int:
+def counted(channel: Channel) -> int:
     """Return how many messages of a channel are not finished."""
     return channel.depth + channel.in_flight_count + len(channel.pending.deferred)

@@ -9,18 +9,17 @@ from lapwing import kernel
 from lapwing.broker.holder import FATAL
 from lapwing.broker.skips import runs_of
 from lapwing.broker.subscription import Credit, Subscription
-from lapwing.broker.way_back import expire
 from lapwing.errors import OutOfRange, ReadFailed
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.channel import Channel
     from lapwing.broker.holder import Holder
 
 SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
 
 
-def deliver(channel: ChannelCore, now: int) -> None:
+def deliver(channel: Channel, now: int) -> None:
     """Deliver ready messages to the subscriptions with room: evenly to windows, oldest first to credits."""
     alone, limits = channel.pending.alone, channel.limits
     if alone or channel.reserved:
@@ -64,7 +63,7 @@ def deliver(channel: ChannelCore, now: int) -> None:
     _delivered(channel)
 
 
-def deliver_to(channel: ChannelCore, subscription: Subscription, now: int) -> None:
+def deliver_to(channel: Channel, subscription: Subscription, now: int) -> None:
     """Deliver ready messages to one subscription, as far as it has room."""
     count, limits, total = subscription.room, channel.limits, sum(channel.delivered)
     if limits is not None:
@@ -75,7 +74,7 @@ def deliver_to(channel: ChannelCore, subscription: Subscription, now: int) -> No
     _delivered(channel)
 
 
-def take_fresh(channel: ChannelCore, holder: Holder, count: int, *, now: int) -> tuple[bytes, int, int, int] | None:
+def take_fresh(channel: Channel, holder: Holder, count: int, *, now: int) -> tuple[bytes, int, int, int] | None:
     """Deliver up to `count` messages to a named holder where the cursor alone decides which.
 
     Return a block of the log, where in it their frames begin and end, and how many messages they are: 0 when none is
@@ -102,7 +101,7 @@ def take_fresh(channel: ChannelCore, holder: Holder, count: int, *, now: int) ->
     return span
 
 
-def hand_over(channel: ChannelCore, sequences: Sequence[int], subscription: Subscription, now: int) -> None:
+def hand_over(channel: Channel, sequences: Sequence[int], subscription: Subscription, now: int) -> None:
     """Deliver messages that are ready to one subscription, and no others, as far as it has room."""
     for sequence in sequences:
         if subscription.room <= 0:
@@ -113,12 +112,12 @@ def hand_over(channel: ChannelCore, sequences: Sequence[int], subscription: Subs
     _delivered(channel)
 
 
-def _delivered(channel: ChannelCore) -> None:
+def _delivered(channel: Channel) -> None:
     channel.journal_later()
     channel.schedule(channel.pending.leases.soonest)
 
 
-def _with_room(channel: ChannelCore, waiting: int) -> list[Subscription]:
+def _with_room(channel: Channel, waiting: int) -> list[Subscription]:
     """Return the subscriptions with room, the oldest first.
 
     Where thousands of reads wait and there are no windows, these are only as many as can take all that is waiting.
@@ -136,7 +135,7 @@ def _with_room(channel: ChannelCore, waiting: int) -> list[Subscription]:
     return ready
 
 
-def _in_turn(channel: ChannelCore, ready: list[Subscription]) -> list[Subscription]:
+def _in_turn(channel: Channel, ready: list[Subscription]) -> list[Subscription]:
     """Put subscriptions in the order in which they are served: another window first each time, credits by age."""
     channel.turn += 1
     credits: list[Subscription] = [each for each in ready if isinstance(each, Credit)]
@@ -150,7 +149,7 @@ def _in_turn(channel: ChannelCore, ready: list[Subscription]) -> list[Subscripti
     return ready
 
 
-def _give(channel: ChannelCore, subscription: Subscription, count: int, now: int) -> None:
+def _give(channel: Channel, subscription: Subscription, count: int, now: int) -> None:
     """Deliver up to `count` messages to one subscription: requeued ones when it is their turn, else fresh ones."""
     requeued, ahead, reader = channel.pending.requeued, channel.ahead, channel.reader
     deleted = channel.topic.deleted
@@ -174,7 +173,7 @@ def _give(channel: ChannelCore, subscription: Subscription, count: int, now: int
         count -= _deliver_fresh(channel, subscription, stop, count, now)
 
 
-def _deliver_fresh(channel: ChannelCore, subscription: Subscription, stop: int, count: int, now: int) -> int:
+def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, count: int, now: int) -> int:
     """Deliver one slice of the log; return how many messages it has."""
     reader = channel.reader
     try:
@@ -208,13 +207,13 @@ def _deliver_fresh(channel: ChannelCore, subscription: Subscription, stop: int, 
     return taken
 
 
-def _with_headers(channel: ChannelCore, frames: bytes, run: range) -> bytes:
+def _with_headers(channel: Channel, frames: bytes, run: range) -> bytes:
     """Return frames of the log with the headers of the messages that have some. Raises `ReadFailed`."""
     rows = channel.topic.log.rows(run.start, run.stop)
     return kernel.with_headers(frames, rows) if rows else frames
 
 
-def _inspect(channel: ChannelCore, frames: bytes, run: range, sample_rate: int, now: int) -> tuple[bytes, list[range]]:
+def _inspect(channel: Channel, frames: bytes, run: range, sample_rate: int, now: int) -> tuple[bytes, list[range]]:
     """Drop what is too old or what a sampling consumer does not want, and note when some of the rest was published."""
     positions, _ = kernel.scan_frames(frames, 0, len(frames))
     kept: Sequence[int] = range(len(run))
@@ -222,7 +221,7 @@ def _inspect(channel: ChannelCore, frames: bytes, run: range, sample_rate: int, 
         oldest = _oldest(channel, now)
         kept = [index for index in kept if time_of(frames, positions[index]) >= oldest]
         if len(kept) < len(run):
-            expire(channel, [run[index] for index in set(range(len(run))).difference(kept)], now=now, fresh=True)
+            channel.expire([run[index] for index in set(range(len(run))).difference(kept)], now=now, fresh=True)
     if sample_rate:
         before = len(kept)
         kept = [index for index in kept if channel.random.randrange(100) <= sample_rate]
@@ -236,12 +235,12 @@ def _inspect(channel: ChannelCore, frames: bytes, run: range, sample_rate: int, 
     return b"".join(parts), runs
 
 
-def _oldest(channel: ChannelCore, now: int) -> int:
+def _oldest(channel: Channel, now: int) -> int:
     """Return the earliest time of publishing, Unix ns, of messages that are not too old."""
     return now + channel.topic.skew - channel.effective.message_ttl
 
 
-def _deliver_alone(channel: ChannelCore, most: int, now: int) -> int:
+def _deliver_alone(channel: Channel, most: int, now: int) -> int:
     """Deliver up to `most` messages, each to a consumer that holds nothing else; return how many.
 
     The consumer gets nothing else until it has answered. If none is free, one is kept free. It is the last chance of a
@@ -276,12 +275,12 @@ def _deliver_alone(channel: ChannelCore, most: int, now: int) -> int:
     return most - left
 
 
-def _reserve(channel: ChannelCore, subscription: Subscription, sequence: int | None) -> None:
+def _reserve(channel: Channel, subscription: Subscription, sequence: int | None) -> None:
     channel.reserved[subscription] = sequence
     subscription.reserved = True
 
 
-def _redeliver(channel: ChannelCore, sequence: int, subscription: Subscription, now: int) -> int:
+def _redeliver(channel: Channel, sequence: int, subscription: Subscription, now: int) -> int:
     """Deliver one message again, rebuilt with its attempts; return 1, or 0 when it is gone for good."""
     pending, holder = channel.pending, subscription.holder
     find = channel.headed_frame if subscription.headers else channel.frame
@@ -295,7 +294,7 @@ def _redeliver(channel: ChannelCore, sequence: int, subscription: Subscription, 
         channel.note_ahead([sequence])
         return 0
     if channel.effective.message_ttl and time_of(frame) < _oldest(channel, now):
-        expire(channel, [sequence], now=now, fresh=False)
+        channel.expire([sequence], now=now, fresh=False)
         return 0
     attempts = pending.attempts[sequence] = min(pending.attempts.get(sequence, 1) + 1, FATAL)
     if sequence >= channel.cursor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.channel import Channel
     from lapwing.broker.settings import ChannelSettings, Rate
 
 
@@ -49,7 +49,7 @@ class DeliveryLimits:
         self._most = settings.max_in_flight  # 0: no limit
         self._bucket = TokenBucket(settings.rate, settings.burst, now=now) if settings.rate.count else None
 
-    def allowance(self, channel: ChannelCore, waiting: int, *, now: int) -> int:
+    def allowance(self, channel: Channel, waiting: int, *, now: int) -> int:
         """Return how many of the waiting messages may be delivered now."""
         if self._most:
             waiting = max(min(waiting, self._most - channel.pending.holders.with_consumers), 0)
@@ -58,7 +58,7 @@ class DeliveryLimits:
             return allowed
         return waiting
 
-    def took(self, channel: ChannelCore, count: int) -> None:
+    def took(self, channel: Channel, count: int) -> None:
         """Count deliveries that were made; have the channel deliver again when the rate allows the next."""
         if self._bucket is not None:
             self._bucket.take(count)

@@ -20,7 +20,7 @@ from lapwing.broker.holds import Hold
 from lapwing.broker.skips import Bookmark, Run
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.channel import Channel
 
 _BOOKMARK: Final = "bookmark"
 _DEAD: Final = "dead"
@@ -29,7 +29,7 @@ _RETURNED: Final = "returned"
 _DOUBT: Final = "doubt"
 
 
-def changed(channel: ChannelCore) -> Iterator[tuple[str, bytes]]:
+def changed(channel: Channel) -> Iterator[tuple[str, bytes]]:
     """Yield the notes of a channel that are not as the journal has them, by key."""
     found = {_BOOKMARK: _encoded(asdict(channel.bookmark) if channel.bookmark is not None else None)}
     until = channel.holds.get(Hold.DOUBTFUL)
@@ -46,7 +46,7 @@ def changed(channel: ChannelCore) -> Iterator[tuple[str, bytes]]:
             yield key, note
 
 
-def restore(channel: ChannelCore, saved: Mapping[str, bytes]) -> None:
+def restore(channel: Channel, saved: Mapping[str, bytes]) -> None:
     """Take over the notes of the journal; one that is not understood is reported and ignored."""
     channel.notes = dict(saved)
     for key, note in saved.items():
@@ -57,7 +57,7 @@ def restore(channel: ChannelCore, saved: Mapping[str, bytes]) -> None:
             channel.topic.report(f"channel {name}: its note {key} in the journal is ignored: {error!r}")
 
 
-def _restore(channel: ChannelCore, key: str, note: Any) -> None:
+def _restore(channel: Channel, key: str, note: Any) -> None:
     if key == _BOOKMARK:
         unfinished, finished = _runs(note["unfinished"]), _runs(note.get("finished", []))
         channel.bookmark = Bookmark(int(note["cursor"]), tuple(unfinished), int(note["target"]), tuple(finished))

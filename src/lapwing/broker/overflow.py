@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker import way_back
 from lapwing.broker.dead_letters import OVERFLOW
 from lapwing.broker.skips import count_of, gaps
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel_core import ChannelCore
+    from lapwing.broker.channel import Channel
     from lapwing.broker.settings import ChannelSettings
 
 _AT_ONCE: Final = 10_000  # messages given up in one turn
@@ -20,7 +19,7 @@ def sheds(settings: ChannelSettings) -> bool:
     return settings.overflow != "reject" and bool(settings.max_depth or settings.max_bytes)
 
 
-def shed(channel: ChannelCore, *, now: int) -> None:
+def shed(channel: Channel, *, now: int) -> None:
     """Drop or give up the oldest of the waiting messages, until the rest is within the limits. Raises `ReadFailed`."""
     many, heavy = _surplus(channel)
     surplus = max(many, heavy)
@@ -59,10 +58,10 @@ def shed(channel: ChannelCore, *, now: int) -> None:
             given_up += range(cursor, stop)
     channel.journal_later()
     if given_up:
-        way_back.give_up(channel, given_up, OVERFLOW, now=now)
+        channel.give_up(given_up, OVERFLOW, now=now)
 
 
-def room(channel: ChannelCore) -> int | None:
+def room(channel: Channel) -> int | None:
     """Return how many messages a channel that sheds may get before it does; None: any number.
 
     Deferred messages need room when they are due.
@@ -74,7 +73,7 @@ def room(channel: ChannelCore) -> int | None:
     return max(settings.max_depth - taken, 0)
 
 
-def _surplus(channel: ChannelCore) -> tuple[int, int]:
+def _surplus(channel: Channel) -> tuple[int, int]:
     """Return how many messages are too many, and how many of those that were never delivered are too many bytes."""
     settings, depth = channel.effective, channel.depth - len(channel.pending.alone)
     many = depth - settings.max_depth if settings.max_depth else 0
@@ -82,7 +81,7 @@ def _surplus(channel: ChannelCore) -> tuple[int, int]:
     return max(many, 0), heavy
 
 
-def _too_many_bytes(channel: ChannelCore, most: int) -> int:
+def _too_many_bytes(channel: Channel, most: int) -> int:
     """Return how many of the messages that wait for their first delivery are too much, by their bytes."""
     size, low, high = channel.topic.log.bytes_from, channel.cursor, channel.topic.fanned_out
     if size(low) <= most:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import durations
-from lapwing.broker import checkpoint, times
+from lapwing.broker import times
 from lapwing.broker.skips import Bookmark, Run, Runs, count_of, gaps, runs_of, union
 from lapwing.errors import OutOfRange, SettingRefused
 from lapwing.records import dataclass
@@ -207,7 +207,7 @@ def _dues(channel: Channel, sequences: list[int]) -> dict[int, int]:
     """Return when messages that are deferred, or were published so and are not ready, are due. Raises `ReadFailed`."""
     if not sequences:
         return {}
-    skips = checkpoint.find_skips(channel, max(sequences[0], channel.topic.log.first))
+    skips = channel.find_skips(max(sequences[0], channel.topic.log.first))
     pending = set(channel.pending.sequences())
     dues = {start: due for start, _, due in skips if due is not None and start not in pending}
     return dues | {each: due for each in sequences if (due := channel.pending.deferred.due(each)) is not None}

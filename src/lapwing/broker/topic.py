@@ -25,7 +25,7 @@ from lapwing.errors import Exiting, LimitReached, ReadFailed, WriteFailed
 
 if TYPE_CHECKING:
     from lapwing.broker.agenda import Agenda
-    from lapwing.broker.channel_core import Mover
+    from lapwing.broker.channel import Mover
     from lapwing.broker.growth import Growth
     from lapwing.broker.options import Options
     from lapwing.broker.read_stalls import ReadStalls
@@ -285,7 +285,7 @@ class Topic(TopicWriter):
             start = self.fanned_out if cursor is None else cursor
             channel = self.new_channel(name, cursor=start)
             if start < self.fanned_out:
-                checkpoint.skip(channel, checkpoint.find_skips(channel, start))
+                channel.skip(channel.find_skips(start))
             self.add_channel(channel)
             self._broker.settings.apply_channel(channel, now=now)
             self.fan_out(now)
