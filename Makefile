@@ -89,7 +89,7 @@ screens: setup
 	$(BIN)/python tests/admin/screens.py
 
 lock:
-	$(BIN)/uv pip compile pyproject.toml --all-extras --generate-hashes --no-emit-index-url --python-version 3.11 --no-header -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --universal --all-extras --generate-hashes --no-emit-index-url --python-version 3.11 --no-header -o requirements.lock
 
 clean:
 	rm -rf .venv build dist *.egg-info src/*.egg-info src/lapwing/*/*.c src/lapwing/*/*.so .pytest_cache .mypy_cache .ruff_cache

@@ -5,8 +5,10 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import urllib.request
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from lapwing.cli.commands import SCRIPTS
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGING = ROOT / "packaging"
-PROGRAMS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].keys()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROGRAMS = PROJECT["project"]["scripts"].keys()
 UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
 
 
@@ -102,14 +105,53 @@ def test_a_service_of_the_compose_file_is_a_program_of_ours(name: str) -> None:
     assert set(service.get("depends_on", [])) <= services().keys()
 
 
-def test_the_image_is_built_from_files_that_are_there() -> None:
-    lines = (PACKAGING / "docker" / "Dockerfile").read_text().splitlines()
-    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY") and "--from" not in line]
+DOCKERFILE = (PACKAGING / "docker" / "Dockerfile").read_text().splitlines()
+BUILD_WITHOUT_KERNEL = """
+import sys
+sys.modules["Cython"] = None
+from setuptools import build_meta
+print(build_meta.build_wheel(sys.argv[1]))
+"""
 
-    assert [source for sources in copied for source in sources]
-    for source in [source for sources in copied for source in sources]:
-        assert (ROOT / source).exists(), source
-    check_command(json.loads(lines[-1].removeprefix("CMD ")))
+
+def copied(into: Path) -> None:
+    """Do what the COPY lines of the Dockerfile do with the files of this clone."""
+    left_out = shutil.ignore_patterns("*.so", "*.c", "__pycache__", "*.egg-info")
+    for line in DOCKERFILE:
+        if not line.startswith("COPY") or "--from" in line:
+            continue
+        *sources, target = line.split()[1:]
+        for pattern in sources:
+            found = list(ROOT.glob(pattern))
+            assert found, f"{line}: there is no {pattern}"
+            for path in found:
+                if path.is_dir():
+                    shutil.copytree(path, into / target, ignore=left_out, dirs_exist_ok=True)
+                else:
+                    shutil.copy(path, into / target)
+
+
+def test_the_image_has_all_files_that_the_wheel_is_made_of(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    copied(source)
+    command = [sys.executable, "-c", BUILD_WITHOUT_KERNEL, str(tmp_path)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]) as wheel:
+        names = set(wheel.namelist())
+    sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
+    data = PROJECT["tool"]["setuptools"]["data-files"]
+    named = [(folder, pattern) for folder, patterns in data.items() for pattern in patterns]
+    wanted = {f"{folder}/{path.name}" for folder, pattern in named for path in ROOT.glob(pattern) if path.is_file()}
+    installed = {name.partition(".data/data/")[2] for name in names}
+
+    assert sources <= names
+    assert wanted <= installed
+    for folder, pattern in named:
+        assert [path for path in ROOT.glob(pattern) if path.is_file()], f"no file for {folder}: {pattern}"
+    check_command(json.loads(DOCKERFILE[-1].removeprefix("CMD ")))
 
 
 def test_the_man_pages_are_those_of_the_programs() -> None:
