@@ -67,6 +67,7 @@ def test_ordinals_and_moments_read_as_people_write_them() -> None:
 
 def channel(name: str = "c", **counts: Any) -> dict[str, Any]:
     return {"topic_name": "t", "channel_name": name, "depth": 0, "in_flight_count": 0, "deferred_count": 0,
+            "requeue_count": 0, "timeout_count": 0,
             "message_count": 0, "client_count": 1, "paused": False, **counts}
 
 
@@ -360,6 +361,24 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     assert Terminal.of(Tty()).redraws
     assert not Terminal.of(io.StringIO()).redraws
+
+
+@pytest.mark.parametrize("height", [23, 30, 60])
+def test_a_screen_shows_as_many_channels_as_fit_and_the_urgent_ones_first(height: int) -> None:
+    idle = [channel(f"a{number:02}") for number in range(30)]
+    busy = [channel(f"b{number:02}", message_count=100) for number in range(3)]
+    lost = [channel("z-lost", depth=7, client_count=0), channel("z-paused", depth=1, paused=True)]
+    before = picture(1.0, *idle, *[{**each, "message_count": 0} for each in busy], *lost)
+    seen = picture(2.0, *idle, *busy, *lost)
+    lines = screens.whole_view(seen, rates_between(before, seen), NARROW, height=height, rows=100)
+    head = next(number for number, line in enumerate(lines) if line.startswith("channels"))
+    names = [line.split()[1] for line in lines[head + 2 :] if line.startswith("t ")]
+
+    assert len(lines) <= height
+    assert names[:5] == ["z-lost", "z-paused", "b00", "b01", "b02"]
+    assert names[5:] == [f"a{number:02}" for number in range(len(names) - 5)]
+    assert lines[head] == ("channels" if len(names) == 35 else f"channels: {len(names)} of 35")
+    assert len(lines) >= height - 1 or len(names) == 35
 
 
 def test_processes_of_a_session_count_together() -> None:

@@ -39,17 +39,23 @@ async def _watch(client: Any, interval: float, count: int, rows: int, everything
     if not before.reachable:
         raise UpstreamFailed("", before.errors or ["nsqlookupd knows no nsqd"])
     with ExitStack() as stack:
-        screen = None
+        screen: Screen | None = None
+
+        def draw(view: Any, rates: Any) -> None:
+            assert screen is not None
+            terminal = Terminal.of(sys.stdout)
+            screen.draw(screens.whole_view(view, rates, terminal, rows=rows, height=terminal.height))
+
         if Terminal.of(sys.stdout).redraws and not as_json:
             screen = stack.enter_context(Screen(sys.stdout, whole=True))
-            screen.draw(screens.whole_view(before, {}, Terminal.of(sys.stdout), rows=rows))
+            draw(before, {})
         looks = 0
         while not count or looks < count:
             await asyncio.sleep(interval)
             view = await look()
             rates = rates_between(before, view)
             if screen is not None:
-                screen.draw(screens.whole_view(view, rates, Terminal.of(sys.stdout), rows=rows))
+                draw(view, rates)
             elif as_json:
                 print(json.dumps(_document(view, rates)), flush=True)
             else:

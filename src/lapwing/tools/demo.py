@@ -231,7 +231,7 @@ def _order(body: bytes) -> dict[str, Any]:
                 "total": float(order["total"])}  # fmt: skip
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         wrong = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise Reject("no order of the demo's shop", f"no order of the demo's shop: {wrong}") from error
+        raise Reject("no order of the demo's shop", wrong) from error
 
 
 async def again(address: str, work: Callable[[RedisServer], Awaitable[None]]) -> None:

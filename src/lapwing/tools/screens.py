@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -18,6 +18,9 @@ from lapwing.tools.terminal import Cell, Column, Terminal, table
 _STYLES: Final = {
     State.RUNNING: "green", State.STARTING: "yellow", State.DEAD: "red", State.STOPPING: "yellow", State.STOPPED: "dim",
 }  # fmt: skip
+_PROBLEM: Final = "yellow"
+_BRIEF: Final = 100  # columns; a narrower screen has no place for all figures of a channel
+_FEW: Final = 3  # rows that a table has where there is no room
 _HOST: Final = re.compile(r"\b(tcp|http|redis) \S+:(\d+)")  # the ports suffice: the stack is on this machine
 _IN: Final = Column("in/s")
 _OUT: Final = Column("out/s")
@@ -76,26 +79,51 @@ def _rates(rates: Rates | None, key: tuple[str, str]) -> list[str]:
 
 def channels_table(
     view: ClusterView, rates: Rates | None, terminal: Terminal, *, topic: str = "", title: str = "", most: int = 1000,
-    with_topic: bool = True,
+    with_topic: bool = True, urgent_first: bool = False,
 ) -> list[str]:  # fmt: skip
-    """Return a line for each channel."""
+    """Return a line for each channel by name; with `urgent_first` those with problems come first, idle ones last."""
+    brief = urgent_first and 0 < terminal.width < _BRIEF  # rather a line for each channel than all of its figures
     columns = (
         *((Column("topic", left=True),) if with_topic else ()), Column("channel", left=True),
-        *((_IN, _OUT) if rates is not None else ()), *_CHANNEL_COLUMNS,
-        *((Column("oldest"),) if view.ages else ()), Column("clients", "cons"), _NOTE,
+        *((_IN, _OUT) if rates is not None else ()), *_CHANNEL_COLUMNS[: 3 if brief else None],
+        *((Column("oldest"),) if view.ages else ()), Column("clients", "cons"),
+        Column("note", left=True) if brief else _NOTE,
     )  # fmt: skip
     moved = view.pipeline_channels()
     rows: list[list[str | Cell]] = []
-    for channel in islice(view.channels(topic), most):
+    channels = _urgent(view, rates or {}, most) if urgent_first else islice(view.channels(topic), most)
+    for channel in channels:
         key = channel["topic_name"], channel["channel_name"]
         age = [duration(view.ages[key]) if view.ages.get(key) else ""] if view.ages else []
-        counts = ("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count")
+        counts = ("depth", "in_flight_count", "deferred_count", *(() if brief else ("requeue_count", "timeout_count")))
         rows.append([
             *((key[0],) if with_topic else ()), key[1], *_rates(rates, key), *(short(channel[name]) for name in counts),
             *age, str(channel["client_count"] or len(channel.get("consumers", ()))),
             _note(channel, key in moved, (rates or {}).get(key)),
         ])  # fmt: skip
     return table(columns, rows, terminal, title=title)
+
+
+def _urgent(view: ClusterView, rates: Rates, most: int) -> list[Json]:
+    """Return the `most` most urgent channels: with a problem, busy, idle. Equals are in order of their names."""
+    moved = view.pipeline_channels()
+    ranks: dict[tuple[str, str], int] = {}
+    loads: dict[tuple[str, str], float] = {}
+    for channel in view.channels():
+        key = channel["topic_name"], channel["channel_name"]
+        rate = rates.get(key, Rate(0, 0))
+        loads[key] = rate.arriving + rate.leaving
+        waits = channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
+        ranks[key] = 1 if loads[key] or waits else 2
+        if channel["depth"] and _note(channel, key in moved, rates.get(key)).style == _PROBLEM:
+            ranks[key] = 0
+
+    def key_of(channel: Json) -> tuple[str, str]:
+        return channel["topic_name"], channel["channel_name"]
+
+    chosen = sorted(view.channels(), key=lambda channel: (ranks[key_of(channel)], -loads[key_of(channel)],
+                                                          -channel["depth"], key_of(channel)))[:most]  # fmt: skip
+    return sorted(chosen, key=lambda channel: (ranks[key_of(channel)], key_of(channel)))  # rows keep their places
 
 
 def consumers_table(view: ClusterView, terminal: Terminal, *, topic: str = "") -> list[str]:
@@ -148,7 +176,7 @@ def _left(deadline: str | None, now: float) -> str:
 
 def _note(channel: Json, moved: bool, rate: Rate | None) -> Cell:
     if channel["paused"]:
-        return Cell("paused", "yellow")
+        return Cell("paused", _PROBLEM)
     if channel["client_count"] or channel.get("consumers"):
         return Cell("")
     if moved or (rate is not None and rate.leaving > 0):
@@ -156,8 +184,8 @@ def _note(channel: Json, moved: bool, rate: Rate | None) -> Cell:
     if not channel["depth"]:
         return Cell("")
     if names.dead_letters(channel["topic_name"], channel["channel_name"]):
-        return Cell("dead letters", "yellow")
-    return Cell("no consumer", "yellow")
+        return Cell("dead letters", _PROBLEM)
+    return Cell("no consumer", _PROBLEM)
 
 
 def unknown_ages(view: ClusterView) -> list[str]:
@@ -197,17 +225,42 @@ def programs_table(
     return table(_PROGRAM_COLUMNS, rows, terminal, title=title)
 
 
-def whole_view(view: ClusterView, rates: Rates, terminal: Terminal, *, rows: int = 20) -> list[str]:
-    """Return topics, channels and pipelines together."""
-    lines = [
-        *topics_table(view, rates, terminal, title="topics", most=rows), "",
-        *channels_table(view, rates, terminal, title="channels", most=rows),
-    ]  # fmt: skip
-    if view.whole and not view.topics:
-        lines = ["no topics yet; `lapwing pub greetings hello` publishes a message"]
+def whole_view(
+    view: ClusterView, rates: Rates, terminal: Terminal, *, rows: int = 20, height: int = 0
+) -> list[str]:
+    """Return topics, channels and pipelines together: at most `rows` of each, and no more lines than `height`.
+
+    Channels get the lines that are left, and topics at most a third of them; a `height` of 0 is no limit.
+    """
+    below = [terminal.cut(terminal.paint(f"! {error}", "red")) for error in view.errors]
     if view.pipelines:
-        lines += ["", *pipelines_table(view, terminal, title="pipelines")]
-    return [*lines, *(terminal.cut(terminal.paint(f"! {error}", "red")) for error in view.errors)]
+        below = ["", *pipelines_table(view, terminal, title="pipelines"), *below]
+    if view.whole and not view.topics:
+        return ["no topics yet; `lapwing pub greetings hello` publishes a message", *below]
+    room = height - len(below) - 1 if height else 0
+
+    def topics(most: int, title: str) -> list[str]:
+        return topics_table(view, rates, terminal, title=title, most=most)
+
+    def channels(most: int, title: str) -> list[str]:
+        return channels_table(view, rates, terminal, title=title, most=most, urgent_first=True)
+
+    count = sum(1 for _ in view.channels())
+    wanted = len(_fitting(channels, "channels", count, rows, 0))
+    upper = _fitting(topics, "topics", len(view.topics), rows, max(room // 3, room - wanted) if room else 0)
+    return [*upper, "", *_fitting(channels, "channels", count, rows, max(1, room - len(upper)) if room else 0), *below]
+
+
+def _fitting(
+    made: Callable[[int, str], list[str]], title: str, there: int, rows: int, room: int
+) -> list[str]:
+    """Return a table of at most `rows` rows in `room` lines (0: any number); its title counts what is left out."""
+    most = min(rows, there)
+    while True:
+        lines = made(most, title if most == there else f"{title}: {most} of {there}")
+        if not room or len(lines) <= room or most <= _FEW:
+            return lines
+        most -= 1
 
 
 def one_line(view: ClusterView, rates: Rates, children: Sequence[Child] = ()) -> str:

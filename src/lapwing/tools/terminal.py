@@ -41,6 +41,7 @@ class Terminal:
     """A stream: its width, and whether it takes colours and redrawing."""
 
     width: int = 0  # 0: no limit
+    height: int = 0  # lines that a screen can show
     colour: bool = False
     redraws: bool = False
 
@@ -50,7 +51,8 @@ class Terminal:
         if not stream.isatty():
             return cls()
         dumb = os.environ.get("TERM", "") in ("dumb", "")
-        return cls(get_terminal_size().columns, not dumb and not os.environ.get("NO_COLOR"), not dumb)
+        size = get_terminal_size()
+        return cls(size.columns, size.lines - 1, not dumb and not os.environ.get("NO_COLOR"), not dumb)
 
     def paint(self, text: str, style: str) -> str:
         """Return the text in a colour, if the terminal has colours."""
@@ -159,7 +161,7 @@ class Screen:
 
     def draw(self, lines: Sequence[str]) -> None:
         """Replace the lines that are shown."""
-        height = max(1, get_terminal_size().lines - 1)
+        height = max(1, get_terminal_size().lines - 1)  # as `Terminal.height`
         shown = list(lines[:height])
         self._clear()
         self._out.write("".join(f"{line}\x1b[K\n" for line in shown))

@@ -126,10 +126,12 @@ class Up:
         terminal = Terminal.of(sys.stdout)
         groups = processes.by_session()
         usage = {child.service.name: self._uses(child, groups) for child in children}
+        programs = screens.programs_table(children, usage, terminal, title="lapwing up")
+        room = max(1, terminal.height - len(programs) - 3)  # the lines below
         return [
-            *screens.programs_table(children, usage, terminal, title="lapwing up"),
+            *programs,
             "",
-            *screens.whole_view(view, rates_between(before, view), terminal, rows=12),
+            *screens.whole_view(view, rates_between(before, view), terminal, rows=12, height=room),
             "",
             terminal.paint(f"data and logs in {self._plan.data}; Ctrl-C stops everything", "dim"),
         ]
