@@ -84,6 +84,15 @@ def test_a_query_without_an_archive_fails_before_spark_starts(tmp_path: Path, mo
     assert said.startswith(f"lapwing: {tmp_path}: no archive is there; `lapwing pipeline run archive` writes one")
 
 
+def test_a_query_with_a_mistake_fails_before_anything_of_spark_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lapwing.cli.pipeline.spark_needed", lambda: pytest.fail("Spark is loaded"))
+    said = lapwing("sql", "selct 1", "--archive", str(tmp_path), code=2).stderr
+
+    assert said.startswith("lapwing: sql: line 1: selct is no statement of SQL; did you mean select?")
+
+
 def test_an_unknown_command_is_a_usage_error_that_helps() -> None:
     said = lapwing("topcs", code=2).stderr
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from lapwing.cli.commands import Argument, Group, Option
 from lapwing.client.format import duration
@@ -119,7 +119,7 @@ def _run(command: "RunCommand", data: Path) -> None:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the query that fails reports the same
         logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")  # py4j as well
         try:
-            with _starting():
+            with busy(*STARTING):
                 spark = running.session()
         except StoppedEarly:
             print("stopped before Spark was there; nothing was done", file=sys.stderr)
@@ -364,11 +364,15 @@ def _until_signalled(stop: Callable[[], None]) -> None:
         signal.signal(number, asked)
 
 
+STARTING: Final = "starting Spark", "(10 s as a rule, longer the first time)"
+
+
 @contextmanager
-def _starting() -> Iterator[None]:
-    """Show that Spark starts, which takes a while: a line that moves on a terminal, one line elsewhere."""
+def busy(what: str, hint: str = "", *, only_on_terminal: bool = False) -> Iterator[None]:
+    """Show what takes a while: a line with the seconds and the hint on a terminal, one line elsewhere."""
     if not sys.stderr.isatty():
-        print("starting Spark", file=sys.stderr, flush=True)
+        if not only_on_terminal:
+            print(what, file=sys.stderr, flush=True)
         yield
         return
     from rich.console import Console
@@ -376,7 +380,7 @@ def _starting() -> Iterator[None]:
 
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        bars.add_task("starting Spark (10 s as a rule, longer the first time)", total=None)
+        bars.add_task(f"{what} {hint}".rstrip(), total=None)
         yield
 
 

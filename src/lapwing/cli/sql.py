@@ -23,22 +23,25 @@ def app(
     The fields of JSON bodies are columns, and so are _topic, _node, _sequence, _id, _timestamp and _headers. Spark
     starts for it, which takes some seconds.
     """
-    from lapwing.cli.pipeline import spark_needed
+    from lapwing.cli.pipeline import STARTING, busy, spark_needed
+    from lapwing.tools.sql_check import check
 
-    with spark_needed():
+    check(sql)  # mistakes that show without Spark are errors at once
+    with spark_needed(), busy("looking at the archive", only_on_terminal=True):
         from lapwing.spark.pipelines.archive_views import query, topics
         from lapwing.spark.pipelines.files import is_local
         from lapwing.spark.pipelines.stderr_filter import quieted
         from lapwing.spark.session import local_session
-    if is_local(archive):
-        topics(None, archive)  # a folder without an archive is an error at once, not after the start of Spark
-    if sys.stderr.isatty():
-        shared.warn("starting Spark ...")
+
+        if is_local(archive):
+            topics(None, archive)  # a folder without an archive is an error at once, not after the start of Spark
     with quieted():
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        spark = local_session("lapwing sql")
+        with busy(*STARTING):
+            spark = local_session("lapwing sql")
         try:
-            names, found = query(spark, archive, sql, rows + 1)
+            with busy("running the query", only_on_terminal=True):
+                names, found = query(spark, archive, sql, rows + 1)
         finally:
             spark.stop()
     if as_json:
