@@ -26,18 +26,24 @@ def parsed(line: str) -> bytes:
 
 
 def ship(path: Path, nsqd: str) -> int:
-    """Publish the lines that were added since the last call."""
+    """Publish the whole lines that were added since the last call."""
     mark = path.with_suffix(path.suffix + ".shipped")
     start = int(mark.read_text()) if mark.exists() else 0
+    if start > path.stat().st_size:  # a new file has its name
+        start = 0
     shipped = 0
     with SyncProducer(nsqd) as producer, path.open("rb") as file:
-        file.seek(start)
-        while lines := [line for line in file.readlines(BATCH * 200) if line.endswith(b"\n")]:
+        while True:
+            file.seek(start)  # behind the last whole line, wherever the end was read to
+            lines = [line for line in file.readlines(BATCH * 200) if line.endswith(b"\n")]
+            if not lines:
+                return shipped
             producer.publish_many("access", [parsed(line.decode("utf-8", "replace")) for line in lines])
             start += sum(map(len, lines))
-            mark.write_text(str(start))  # after nsqd has confirmed: a crash ships lines twice, never not at all
+            new = mark.with_suffix(".new")
+            new.write_text(str(start))  # after nsqd has confirmed: a crash ships lines twice, never not at all
+            new.replace(mark)  # whole, whenever we are killed
             shipped += len(lines)
-    return shipped
 
 
 def main(log: str, nsqd: str = "127.0.0.1:4150", nsqd_http: str = "127.0.0.1:4151", out: str = "lapwing-data") -> None:

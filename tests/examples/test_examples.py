@@ -1,5 +1,6 @@
 """Every program of examples/ does what its first lines promise, and is short. tests/spark runs those for Spark."""
 
+import json
 import os
 import subprocess
 import sys
@@ -70,6 +71,36 @@ def test_jobs_run_when_they_are_due_and_not_before_they_may(daemon: Daemon) -> N
 
     assert {line.partition(",")[0] for line in lines} == {"mail ann", "clean up", "report"}
     assert lines[-1].startswith("report")
+
+
+def test_a_line_that_is_written_while_others_are_shipped_is_shipped_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import ship_logs
+
+    log, shipped = tmp_path / "access.log", []
+    log.write_text("first\nhalf ")
+
+    class Producer:
+        def __init__(self, nsqd: str) -> None: ...
+        def __enter__(self) -> "Producer":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def publish_many(self, topic: str, bodies: list[bytes]) -> None:
+            shipped.extend(json.loads(body)["line"] for body in bodies)
+            if len(shipped) == 1:
+                with log.open("a") as file:
+                    file.write("of it\nlast\n")
+
+    monkeypatch.setattr(ship_logs, "SyncProducer", Producer)
+    counts = [ship_logs.ship(log, "") for _ in range(2)]
+    log.write_text("rotated\n")
+    counts.append(ship_logs.ship(log, ""))
+
+    assert shipped == ["first\n", "half of it\n", "last\n", "rotated\n"]
+    assert counts == [3, 0, 1]
 
 
 def test_lines_of_a_log_are_shipped_once(daemon: Daemon, tmp_path: Path) -> None:

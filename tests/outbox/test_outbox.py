@@ -105,27 +105,60 @@ def test_rows_that_are_refused_stay_and_stop_no_others(
 
 
 class Interrupted(OutboxRelay):
-    """A relay whose nsqd cannot be reached at first."""
+    """A relay whose nsqd cannot be reached at first, and whose database fails then."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    database_errors = (LookupError,)
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1:1", 1, None)
         self.calls = 0
-        self._stop = stop
 
     def relay_some(self) -> int:
         self.calls += 1
-        if self.calls < 3:
+        if self.calls == 1:
             raise PublishTimeout("t: not published before the deadline")
-        self._stop.set()
+        if self.calls == 2:
+            raise LookupError("the server closed the connection")
+        self.stop()
         return 1
 
 
-def test_a_relay_runs_on_while_nsqd_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
-    stop = threading.Event()
-    relay = Interrupted(stop)
-    relay.run(stop, interval=0)
+def test_a_relay_runs_on_while_nsqd_or_the_database_fails_and_until_it_is_stopped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    relay = Interrupted()
+    relay.run(interval=0)
 
     assert relay.calls == 3
-    assert caplog.text.count("trying again: t: not published before the deadline") == 2
+    first, second = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+    assert first.endswith(" s: t: not published before the deadline")
+    assert second.endswith(" s: the server closed the connection")
+    relay.run()
+    assert relay.calls == 3
+
+
+def test_a_relay_may_start_before_the_table_and_nsqd(
+    engine: Any, nsqd: daemons.Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = f"early{next(numbers)}"
+    metadata = MetaData()
+    outbox = outbox_table(metadata, f"outbox_{topic}")
+    relay = Relay(engine, outbox, "127.0.0.1:1")
+    running = threading.Thread(target=relay.run, kwargs={"interval": 0.01}, daemon=True)
+    running.start()
+    daemons.until(lambda: f"outbox_{topic}" in caplog.text, what="a warning about the table")
+    metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        add(session, outbox, topic, b"x")
+    daemons.until(lambda: "connection refused" in caplog.text, what="a warning about nsqd")
+    relay._nsqd = nsqd.tcp
+    with engine.connect() as connection:
+        daemons.until(lambda: not connection.scalar(select(func.count()).select_from(outbox)), what="a publish")
+    relay.close()
+    running.join(60)
+
+    assert not running.is_alive()
+    assert [body for body, _ in stored(nsqd, topic)] == ["x"]
 
 
 DJANGO = """
@@ -143,6 +176,20 @@ settings.configure(
     DATABASES={"default": {"ENGINE": f"django.db.backends.{engine}", "NAME": name, "USER": "lapwing", "HOST": host}},
 )
 django.setup()
+
+import logging, threading
+from lapwing.outbox.django.relay import Relay as Early
+
+failed, early = threading.Event(), Early(nsqd)
+early_log = logging.StreamHandler()
+early_log.emit = lambda record: failed.set()
+logging.getLogger("lapwing.outbox").addHandler(early_log)
+running = threading.Thread(target=early.run, kwargs={"interval": 0.01})
+running.start()
+assert failed.wait(60)  # there is no table
+early.stop()
+running.join(60)
+assert not running.is_alive()
 call_command("migrate", verbosity=0)
 call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 

@@ -2,14 +2,15 @@
 
 import json
 import logging
-import threading
+import queue
 import uuid
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
+from lapwing.client.backoff import Delays
 from lapwing.client.errors import ClientError, PublishFailed
 from lapwing.client.headers import encode
 from lapwing.client.options import check_name
@@ -51,18 +52,24 @@ class OutboxRelay:
     stays, with an error in the log, and does not stop those behind it; another process tries it again.
     """
 
+    database_errors: ClassVar[tuple[type[Exception], ...]]  # after which `run` tries again
+
     def __init__(self, nsqd: str, batch: int, producer: SyncProducer | None) -> None:
+        self._nsqd = nsqd
         self._batch = batch
-        self._producer = producer if producer is not None else SyncProducer(nsqd)
+        self._producer = producer  # else connected to at the first rows, as nsqd may start later than we do
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # safe in a signal handler, unlike threading.Event
         self._refused: set[int] = set()  # ids of rows
 
     @abstractmethod
     def relay_some(self) -> int:
-        """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
+        """Publish the oldest rows and return how many. Raises `ClientError` or a database error; rows stay then."""
 
     def _published(self, rows: Iterable[OutboxRow]) -> list[int]:
         """Publish rows in their order; return the ids of those that nsqd has confirmed. Raises `ClientError`."""
         done: list[int] = []
+        if self._producer is None:
+            self._producer = SyncProducer(self._nsqd)
         for topic, group in groupby(rows, key=lambda row: row.topic):
             waiting = [list(group)]
             while waiting:
@@ -83,24 +90,42 @@ class OutboxRelay:
                     done += [row.id for row in some]
         return done
 
-    def run(self, stop: threading.Event | None = None, *, interval: float = 0.5) -> None:
-        """Publish rows as they come until `stop` is set; look again after `interval` seconds.
+    def run(self, *, interval: float = 0.5) -> None:
+        """Publish rows as they come until `stop` is called; look again after `interval` seconds.
 
-        While nsqd cannot be reached, or refuses for a reason of its own, rows stay and are tried again.
+        While nsqd cannot be reached, or refuses for a reason of its own, or the database fails, rows stay and are tried
+        again after growing pauses of up to 15 s; each failure is a warning in the log.
         """
-        stop = stop or threading.Event()
-        while not stop.is_set():
+        failures: tuple[type[Exception], ...] = (ClientError, *self.database_errors)
+        delays = Delays(first=max(interval, 0.1))
+        pause = 0.0
+        while not self._stopped_within(pause):
             try:
                 count = self.relay_some()
-            except ClientError as error:
-                count = 0
-                log.warning("outbox: nothing is published, trying again: %s", error)
-            if not count:
-                stop.wait(interval)
+            except failures as error:
+                pause = delays.next()
+                log.warning("outbox: nothing is published, trying again in %.1f s: %s", pause, error)
+            else:
+                delays.reset()
+                pause = 0.0 if count else interval
+
+    def _stopped_within(self, seconds: float) -> bool:
+        try:
+            self._stops.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        self._stops.put(None)  # for every other thread that runs it
+        return True
+
+    def stop(self) -> None:
+        """Have `run` return after the rows that it is publishing; also from other threads and signal handlers."""
+        self._stops.put(None)
 
     def close(self) -> None:
-        """Close the connection to nsqd."""
-        self._producer.close()
+        """Stop, and close the connection to nsqd."""
+        self.stop()
+        if self._producer is not None:
+            self._producer.close()
 
     def __enter__(self) -> Self:
         return self

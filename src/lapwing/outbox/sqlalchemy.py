@@ -7,7 +7,7 @@
         add(session, outbox, "orders", b"...")                 # committed with the order, or not at all
 
     with Relay(engine, outbox, "127.0.0.1:4150") as relay:     # in a process or thread of its own
-        relay.run()
+        relay.run()                                            # until relay.stop() is called
 """
 
 from sqlalchemy import (
@@ -27,6 +27,7 @@ from sqlalchemy import (
     insert,
     select,
 )
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from lapwing.client.sync import SyncProducer
@@ -69,6 +70,8 @@ def add(
 class Relay(publishing.OutboxRelay):
     """Publishes the rows of an outbox to one nsqd, oldest first, and deletes them; see `OutboxRelay`."""
 
+    database_errors = (SQLAlchemyError,)
+
     def __init__(
         self, engine: Engine, outbox: Table, nsqd: str, *, batch: int = 500, producer: SyncProducer | None = None
     ) -> None:
@@ -77,7 +80,7 @@ class Relay(publishing.OutboxRelay):
         super().__init__(nsqd, batch, producer)
 
     def relay_some(self) -> int:
-        """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
+        """Publish the oldest rows and return how many. Raises `ClientError` or `SQLAlchemyError`; rows stay then."""
         columns = self._outbox.c
         oldest = (
             select(columns.id, columns.topic, columns.body, columns.headers, columns.message_id)

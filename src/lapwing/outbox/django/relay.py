@@ -1,6 +1,6 @@
 """Add messages to the outbox in your transaction, and publish them."""
 
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
 from lapwing.client.sync import SyncProducer
 from lapwing.outbox import publishing
@@ -28,6 +28,8 @@ def add(
 class Relay(publishing.OutboxRelay):
     """Publishes the rows of the outbox to one nsqd, oldest first, and deletes them; see `OutboxRelay`."""
 
+    database_errors = (Error,)
+
     def __init__(
         self,
         nsqd: str,
@@ -40,7 +42,8 @@ class Relay(publishing.OutboxRelay):
         self._using = using
 
     def relay_some(self) -> int:
-        """Publish the oldest rows and return how many. Raises `ClientError`; the rows then stay."""
+        """Publish the oldest rows and return how many. Raises `ClientError` or `django.db.Error`; rows stay then."""
+        connections[self._using].close_if_unusable_or_obsolete()  # Django does that for requests alone
         with transaction.atomic(using=self._using):
             waiting = OutboxMessage.objects.using(self._using).exclude(id__in=self._refused).order_by("id")
             if connections[self._using].features.has_select_for_update_skip_locked:
