@@ -8,6 +8,8 @@ from driven import DrivenQuery
 from test_reading import Script, says
 
 from daemons import start_nsqlookupd, until
+from lapwing.errors import LapwingError
+from lapwing.spark import batch_reader
 from lapwing.spark.batch_reader import LogBatchReader
 from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway
@@ -81,6 +83,18 @@ def test_a_batch_does_not_wait_for_a_broker_that_an_operator_has_forgotten(clust
 
     assert cluster.batch() == ALL[:3]
     assert any(f"these were read: node 1 ({cluster.brokers[0].address})" in line for line in said(caplog))
+
+
+def test_a_batch_is_no_shorter_because_nsqlookupd_was_restarted_while_a_broker_was_down(cluster, monkeypatch):
+    cluster.brokers[1].daemon.kill()
+    cluster.lookupd.kill()
+    cluster.lookupd.restart()
+    cluster.until_known(1)
+    monkeypatch.setattr(batch_reader, "_START_SECONDS", -60.0)  # as if the brokers had run for a minute before
+
+    with pytest.raises(LapwingError, match=r"nsqlookupd was restarted \d+ s ago .* would be missing. It lists node 1 "):
+        cluster.batch()
+    assert cluster.batch(failOnDataLoss="false") == ALL[:3]
 
 
 def test_a_stream_goes_on_while_nsqlookupd_is_away(cluster, caplog):

@@ -123,3 +123,36 @@ def test_each_set_of_settings_has_a_directory_of_its_own(monkeypatch):
     assert now.conf != later.conf
     assert "spark.new.setting" not in (now.conf / "spark-defaults.conf").read_text()
     assert "spark.new.setting 1" in (later.conf / "spark-defaults.conf").read_text()
+
+
+def failing(*output, left=()):
+    """A run of the workload that fails, and leaves files."""
+
+    def run(command, **_):
+        for suffix in left:
+            Path(command[-1] + suffix).write_text("large")
+        return subprocess.CompletedProcess(command, 1, "\n".join(output))
+
+    return run
+
+
+def test_a_class_cache_that_cannot_be_made_leaves_nothing_behind_and_is_not_tried_again(tmp_path, monkeypatch):
+    from lapwing.spark import warm
+
+    monkeypatch.setenv("LAPWING_CACHE", str(tmp_path))
+    monkeypatch.setattr(warm.subprocess, "run", failing("no room", left=("", ".config")))
+    setup = session.prepare()
+    assert setup.lacks_classes
+
+    assert warm.warm() is None
+    assert not setup.lacks_classes
+    assert "no room" in setup.failed.read_text()
+    assert [path.name for path in setup.home.iterdir() if ".new" in path.name] == []
+
+    def working(command, **_):
+        Path(command[-1]).write_text("classes")
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr(warm.subprocess, "run", working)
+    assert warm.warm() == setup.classes
+    assert not setup.failed.exists()

@@ -40,7 +40,7 @@ def test_offsets_times_and_durations_are_understood():
     assert batch(startingOffsets=offsets).starting == {"orders": {7: 5, 9: LogPosition("x", 3)}}
     assert batch(startingTimestamp="1700000000000").starting_timestamp == 1_700_000_000_000_000_000
     assert stream(minMessagesPerTrigger="5", maxTriggerDelay="15m").max_delay == 900.0
-    assert stream(retryTimeout="500").access.retry_seconds == 0.5
+    assert stream(retryTimeout="500ms").access.retry_seconds == 0.5
 
 
 def test_a_secret_is_not_shown():
@@ -70,7 +70,8 @@ def test_a_secret_is_not_shown():
         ({"maxMessagesPerTrigger": "5", "maxBytesPerTrigger": "5"}, "exclude each other"),
         ({"minMessagesPerTrigger": "6", "maxMessagesPerTrigger": "5"}, "is above"),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss is true or false"),
-        ({"minMessagesPerTrigger": "6", "maxTriggerDelay": "soon"}, "option maxTriggerDelay is a duration"),
+        ({"minMessagesPerTrigger": "6", "maxTriggerDelay": "soon"}, "option maxTriggerDelay: invalid duration"),
+        ({"retryTimeout": "30"}, 'option retryTimeout: invalid duration "30": the unit is missing, write 30s'),
         ({"maxTriggerDelay": "15m"}, "option maxTriggerDelay needs minMessagesPerTrigger"),
         ({"startingOffsetsByTimestampStrategy": "latest"}, "Strategy needs startingTimestamp"),
         ({"mode": "magic"}, "option mode is log or subscribe"),

@@ -64,7 +64,8 @@ def test_an_option_with_a_value_it_cannot_have_is_named_with_its_line(tmp_path):
         ("kind: archive\ntopics: [a\n", "p.yaml:3: not YAML"),
         ("kind: archive\ntopics: [a\nto: b\n", "but got ':' while parsing a flow sequence that begins at line 2"),
         ("kind: archive\n\ttopics: a\n", "p.yaml:2: not YAML: a tab; YAML wants spaces there"),
-        ("kind: archive\n\n\ntrigger: soon\n", "p.yaml:4: trigger: a duration such as 10s or 5m expected, not 'soon'"),
+        ("kind: archive\n\n\ntrigger: soon\n", 'p.yaml:4: trigger: invalid duration "soon": write numbers with units'),
+        ("kind: archive\nretry: 30\n", 'p.yaml:2: retry: invalid duration "30": the unit is missing, write 30s'),
         ("kind: archiv\n", "p.yaml:1: no kind of pipeline is called archiv; did you mean archive?"),
         ("kind: [archive]\n", "p.yaml:1: no kind of pipeline is called ['archive']; did you mean archive?"),
         ("kind: archive\ntopics: &a [*a]\n", "p.yaml:2: topics: found unconstructable recursive node"),
@@ -195,6 +196,38 @@ def test_a_python_file_that_does_not_work_says_where(tmp_path, text, complaint):
     assert complaint in str(caught.value)
 
 
+def test_a_python_file_is_run_once(broker, tmp_path):
+    text = (
+        "from pathlib import Path\n"
+        "from lapwing.spark.pipelines.python import pipeline\n"
+        f"seen = Path({str(tmp_path / 'seen')!r})\n"
+        "seen.write_text((seen.read_text() if seen.exists() else '') + 'once ')\n"
+        "@pipeline(topics='orders', to='large')\n"
+        "def large(orders):\n    return orders\n"
+    )
+    command = RunCommand([written(tmp_path, text, "mine.py")], extra={"nsqd": [broker.address]})
+    assert not command.is_preview
+    assert not command.is_bounded
+    command.running(tmp_path / "data")._held.close()
+
+    assert (tmp_path / "seen").read_text() == "once "
+
+
+def test_a_file_url_is_a_place_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given in (f"file://{tmp_path}/a%20b/", f"file:{tmp_path}/a b", f"file://localhost{tmp_path}/a b", "a b"):
+        assert spec.load("archive", [f"out={given}"])[0].settings.out == f"{tmp_path}/a b"
+    assert spec.load("archive", ["out=hdfs://h/a/"])[0].settings.out == "hdfs://h/a"
+
+
+def test_a_password_may_be_empty(tmp_path):
+    text = "kind: table\ntopics: a\nstore: jdbc\ntable: t\nurl: jdbc:x:y\nuser: me\npassword: %s\n"
+
+    assert spec.load(written(tmp_path, text % '""'))[0].settings.password == ""
+    with pytest.raises(ConfigError, match="put quotes around a number"):
+        spec.load(written(tmp_path, text % "7"))
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"replay"}))
 def test_every_kind_of_stream_has_a_module_of_its_name_that_builds_it(kind):
     module = import_module(f"lapwing.spark.pipelines.{kind}")
@@ -245,10 +278,10 @@ def test_a_run_is_kept_for_resume_with_places_from_the_root_and_without_an_accep
     monkeypatch.chdir(tmp_path / "elsewhere")
     again = remembered(data, "archive", accept_loss=True)
     assert again.checkpoint == str(tmp_path / "place")
-    assert again.specs()[0].settings.out == str(tmp_path / "lake")
-    assert again.specs()[0].settings.accept_loss
+    assert again.specs[0].settings.out == str(tmp_path / "lake")
+    assert again.specs[0].settings.accept_loss
     again.running(data)._held.close()
-    assert not remembered(data, "archive").specs()[0].settings.accept_loss
+    assert not remembered(data, "archive").specs[0].settings.accept_loss
 
 
 def test_remove_deletes_the_channel_on_every_topic_though_the_last_start_failed(broker, tmp_path):

@@ -207,7 +207,7 @@ def test_a_pipeline_file_that_needs_a_session_to_be_read_gets_one_before_the_run
     monkeypatch.setattr(run_command, "start_session", start)
     database = "kind: table\nname: shop\ntopics: [orders]\nschema: n int\nstore: jdbc\nurl: jdbc:sqlite:x\ntable: t\n"
     other = written(tmp_path, f"{database}jars: [/tmp/driver.jar]\n", "shop.yaml")
-    found = run_command.RunCommand([str(file), str(other)], master="local[3]", conf={"a": "b"}).specs()
+    found = run_command.RunCommand([str(file), str(other)], master="local[3]", conf={"a": "b"}).specs
 
     assert [each.name for each in found] == ["taxed", "shop"]
     assert started == [("local[3]", {"a": "b"}, ["/tmp/driver.jar"])]

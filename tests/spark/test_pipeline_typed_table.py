@@ -15,6 +15,7 @@ from queries import forget_last_commit
 
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines import archive, jdbc_store, spec, upkeep
+from lapwing.spark.pipelines.files import HadoopFiles
 from lapwing.spark.pipelines.run_command import RunCommand
 from lapwing.spark.pipelines.verify import verify
 
@@ -55,7 +56,7 @@ def test_json_becomes_parquet_by_event_time_each_message_once(spark, runs, broke
     forget_last_commit(runs.data / "table" / "checkpoint")
     broker.publish("orders", order(40))
     second = runs.once("table", *settings)
-    assert second.rows_out == 1
+    assert (second.rows_in, second.rows_out, second.rejected) == (34, 31, 3)
     assert spark.read.parquet(str(runs.data.parent / "table")).count() == 31
     assert len(broker.messages("orders.rejected")) == 3
     with pytest.raises(ConfigError, match="written from another checkpoint"):
@@ -192,6 +193,17 @@ def test_a_database_has_each_message_once_or_the_last_of_each_key(spark, runs, b
             runs.once("table", *adding)
         server.sql("delete from orders; delete from lapwing_batches where pipeline = 'adding'")
         assert runs.once("table", *adding).rows_out == 24
+        timed = [*common[1:], "table=latest", "name=timed", "key=id", "columns=id=id"]
+        refused = runs.once("table", *timed, "schema=id bigint, at bigint", "time=timestamp_millis(nullif(at, at))")
+        assert (refused.rows_out, refused.rejected) == (0, 25)
+        server.sql("create table narrow (id int, amount real)")
+        changing = [*common[1:], "table=narrow", "name=changing", "columns=id=id;amount=amount;more=more"]
+        runs.once("table", *changing, "schema=id bigint, amount double, more string")
+        kinds = "select string_agg(data_type, ',' order by column_name) from information_schema.columns "
+        assert server.sql(f"{kinds} where table_name = 'narrow'") == "double precision,bigint,text"
+        with pytest.raises(ConfigError, match=r"columns: amount is float8 in the table narrow and would be text; give"):
+            runs.once("table", *changing, "schema=id bigint, amount string, more string")
+        assert server.sql("select count(*) from narrow") == "24"
         nowhere = f"url={server.url.removesuffix('postgres')}nowhere"
         with pytest.raises(ConfigError, match=r"url: .*nowhere"):
             runs.once("table", *common, "table=x", "name=bad", "retry=0s", nowhere)
@@ -218,6 +230,10 @@ def test_a_file_of_sqlite_has_each_message_once(runs, broker, tmp_path):
     assert [each["headers"]["reason"] for each in broker.messages("orders.rejected")] == ["no key: id"] * 2
     with pytest.raises(ConfigError, match="key: the table has no column number; it has id, amount"):
         runs.once("table", *settings, "key=number")
+    broker.publish("orders", order(11, country="it"))
+    runs.once("table", *settings, f"{SCHEMA}, country string")
+    with sqlite3.connect(path) as database:
+        assert database.execute("select id, country from orders where id > 8").fetchall() == [(9, None), (11, "it")]
 
 
 @pytest.mark.skipif(not SQLITE_JAR.exists(), reason="Debian's libxerial-sqlite-jdbc-java is not installed")
@@ -238,6 +254,27 @@ def test_rows_that_a_task_has_staged_twice_are_not_copied(runs, broker, tmp_path
     with sqlite3.connect(path) as database:
         assert database.execute("select count(*) from orders").fetchall() == [(3,)]
     assert "table: 6 rows were staged instead of 3; again" in caplog.text
+
+
+def test_a_file_elsewhere_is_replaced_in_one_step(spark, tmp_path, monkeypatch):
+    files = HadoopFiles(f"file://{tmp_path}", spark)
+    files.write("a/pins", b"1", new=True)
+    with pytest.raises(FileExistsError):
+        files.write("a/pins", b"2", new=True)
+
+    class Undeletable:
+        """A file system whose process dies where it would delete."""
+
+        def __init__(self, system):
+            self.system = system
+
+        def __getattr__(self, name):
+            assert name != "delete"
+            return getattr(self.system, name)
+
+    monkeypatch.setattr(files, "_system", Undeletable(files._system))
+    files.write("a/pins", b"3")
+    assert files.read("a/pins") == b"3"
 
 
 def test_pipelines_with_similar_names_do_not_share_tables_of_a_database():

@@ -315,6 +315,7 @@ def verify(
 ) -> None:
     """Prove that every message is in an archive exactly once: reads all sequences; exit status 1 if not so."""
     with spark_needed():
+        from lapwing.spark.pipelines.files import is_local, plain_place
         from lapwing.spark.pipelines.settings import BadSetting
         from lapwing.spark.pipelines.settings import sequences as parse
         from lapwing.spark.pipelines.verify import proof_json, proof_text, published
@@ -324,8 +325,9 @@ def verify(
     except BadSetting as error:
         raise ConfigError(f"--sequences: {error}") from error
     held = published(tuple(nsqd), tuple(lookupd)) if nsqd or lookupd else None
+    archive = plain_place(archive)
     spark = None
-    if "://" in archive and not archive.startswith("file://"):
+    if not is_local(archive):
         from lapwing.spark.session import local_session
 
         spark = local_session("lapwing verify")

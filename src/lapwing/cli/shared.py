@@ -23,7 +23,7 @@ NSQD_TCP: Final = "127.0.0.1:4150"
 Addresses = list[str] | None
 NsqdHttp = Annotated[
     Addresses,
-    Option("--nsqd-http-address", env="LAPWING_NSQD_HTTP", metavar="HOST:PORT",
+    Option("--nsqd-http-address", "--nsqd", env="LAPWING_NSQD_HTTP", metavar="HOST:PORT",
            help=f"HTTP address of an nsqd; {NSQD_HTTP} if no address is given."),
 ]  # fmt: skip
 NsqdTcp = Annotated[
@@ -33,7 +33,7 @@ NsqdTcp = Annotated[
 ]  # fmt: skip
 LookupdHttp = Annotated[
     Addresses,
-    Option("--lookupd-http-address", env="LAPWING_LOOKUPD_HTTP", metavar="HOST:PORT",
+    Option("--lookupd-http-address", "--lookupd", env="LAPWING_LOOKUPD_HTTP", metavar="HOST:PORT",
            help="HTTP address of an nsqlookupd that knows the nsqds, instead of naming them."),
 ]  # fmt: skip
 AuthSecret = Annotated[

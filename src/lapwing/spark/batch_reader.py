@@ -1,6 +1,7 @@
 """Batch reads of logs: all ranges are known before the read starts."""
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOST_SHOWN: Final = 5
+_START_SECONDS: Final = 5.0  # daemons that are started together do not start at the same moment
 
 
 class LogBatchReader(DataSourceReader):
@@ -40,10 +42,7 @@ class LogBatchReader(DataSourceReader):
         if missing := [topic for topic in options.topics if topic not in found.holdings]:
             raise LapwingError(f"no broker has the topic {', '.join(missing)}")
         if options.access.lookupd and directory.remembers_ms < REMEMBERS_MS:
-            logger.warning(
-                "nsqlookupd does not know which brokers left before it was started; these were read: %s",
-                ", ".join(f"node {node} ({address})" for node, address in sorted(found.nodes.items())) or "none",
-            )
+            _check_memory(found, directory, options)
         start = starting_offsets(options, found)
         end = self._ending(found)
         ranges, losses, _ = o.plan(start, end, found.holdings)
@@ -60,6 +59,24 @@ class LogBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_task(partition, self._options, self._columns)
+
+
+def _check_memory(found: Survey, directory: Directory, options: SourceOptions) -> None:
+    """Name the brokers that are read; raise `LapwingError` where nsqlookupd may have forgotten one.
+
+    That is so where a broker has run for longer than nsqlookupd: another one may have left before.
+    """
+    names = ", ".join(f"node {node} ({address})" for node, address in sorted(found.nodes.items())) or "none"
+    answers = directory.ask_all(list(found.nodes.values()), "/info", {})
+    ages = [time.time() - answer["start_time"] for _, answer in answers if not isinstance(answer, Exception)]
+    since = directory.remembers_ms / 1000
+    if directory.remembers and max(ages, default=0.0) > since + _START_SECONDS and options.fail_on_data_loss:
+        raise LapwingError(
+            f"nsqlookupd was restarted {since:.0f} s ago and does not know which brokers had left before: their "
+            f"messages would be missing. It lists {names}. Name all brokers in the option nsqd, or set "
+            "failOnDataLoss=false to read these"
+        )
+    logger.warning("nsqlookupd does not know which brokers left before it was started; these were read: %s", names)
 
 
 def survey_all(

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Set
 from typing import Any, Final
 
 from lapwing.errors import LapwingError
-from lapwing.spark.http import BrokerAway, BrokerRefused, Parameters, call
+from lapwing.spark.directory import ask_all
+from lapwing.spark.http import PLANNING_SECONDS, BrokerAway, BrokerRefused, Parameters, call
 from lapwing.spark.offsets import each_log
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.survey import Survey
@@ -74,11 +75,15 @@ class ChannelHold:
 
     def _claim(self, wanted: Mapping[str, Set[str]]) -> Mapping[str, Any] | None:
         """Ask for the channel; return the first topic that another reader has."""
-        for address, topics in list(wanted.items()):
-            named = sorted(topics)
-            for start in range(0, len(named), _MOST_NAMED):
-                for other in self._ask(address, named[start : start + _MOST_NAMED]):
-                    return other
+
+        def others(address: str) -> list[Mapping[str, Any]]:
+            named = sorted(wanted[address])
+            groups = [named[start : start + _MOST_NAMED] for start in range(0, len(named), _MOST_NAMED)]
+            return [other for group in groups for other in self._ask(address, group)]
+
+        for _, found in ask_all(list(wanted), others):  # at the same time, as each may be silent for a while
+            if not isinstance(found, Exception) and found:
+                return found[0]
         return None
 
     def _ask(self, address: str, topics: list[str]) -> list[Mapping[str, Any]]:
@@ -86,7 +91,8 @@ class ChannelHold:
             return []
         parameters: Parameters = {"channel": self._options.channel or "", "reader": self.name, "topic": topics}
         try:
-            answer = call(address, self._options.access, "POST", "/channel/reader", parameters)
+            access = self._options.access
+            answer = call(address, access, "POST", "/channel/reader", parameters, seconds=PLANNING_SECONDS)
         except BrokerAway as error:
             logger.debug("%s does not know that the channel is in use: %s", address, error)
             return []

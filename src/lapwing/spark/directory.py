@@ -2,18 +2,16 @@
 
 import logging
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from lapwing.spark.http import BrokerAway, BrokerRefused, Parameters, call
+from lapwing.spark.http import BrokerAway, BrokerRefused, Parameters, call, target
+from lapwing.spark.inquiry import Inquiry
 from lapwing.spark.options import BrokerAccess
 
 logger = logging.getLogger(__name__)
 
-_SLOW_SECONDS: Final = 1.0  # a failure that takes longer holds up every other broker
-_PAUSE_SECONDS: Final = 10.0  # for which such a broker is not asked again
 REMEMBERS_MS: Final = 600_000  # nsqlookupd that runs for so long knows every broker that left lately
 
 Answer = TypeVar("Answer")
@@ -39,8 +37,13 @@ class Directory:
         self._plain: set[str] = set()  # nsqlookupds without /producers: NSQ's own
         self._known: list[KnownBroker] | None = None
         self._silent: frozenset[str] = frozenset()  # nsqlookupds that did not answer last time
-        self._slow: dict[str, tuple[float, BrokerAway]] = {}  # brokers that are not asked until then
+        self._inquiry = Inquiry()
         self.remembers_ms = 0  # for how long nsqlookupd has remembered brokers that left
+
+    @property
+    def remembers(self) -> bool:
+        """Whether an nsqlookupd remembers brokers that leave; NSQ's own does not."""
+        return not self._plain.issuperset(self._access.lookupd)
 
     def find(
         self, topics: Sequence[str] = (), pattern: str | None = None, *, departed: bool = False
@@ -59,24 +62,22 @@ class Directory:
             if (broker.connected or departed) and _has(broker.topics, topics, pattern, any_topic=broker.connected)
         ]
 
-    def ask(self, address: str, path: str, parameters: Parameters) -> Any:
-        """Return a broker's answer. One that made everybody wait for nothing is not asked again for a while."""
-        until, error = self._slow.get(address, (0.0, None))
-        began = time.monotonic()
-        if error is not None and began < until:
-            raise error
-        try:
-            answer = call(address, self._access, "GET", path, parameters)
-        except BrokerAway as away:
-            if time.monotonic() - began > _SLOW_SECONDS:
-                self._slow[address] = time.monotonic() + _PAUSE_SECONDS, away
-            raise
-        self._slow.pop(address, None)
-        return answer
+    def ask_all(self, addresses: Sequence[str], path: str, parameters: Parameters) -> list[tuple[str, Any]]:
+        """Return the answer of each broker, or the error; one that is silent is waited for 2 s and then counts as away.
+
+        It is asked on in the background, and takes no time of later calls until it answers again.
+        """
+        access = self._access
+        return self._inquiry.ask_all(
+            addresses, target(path, parameters), lambda address: call(address, access, "GET", path, parameters)
+        )
 
     def _look(self) -> list[KnownBroker]:
         plain = replace(self._access, secret=None)  # the secret is for brokers
-        answers = ask_all(self._access.lookupd, lambda address: self._listing(address, plain))
+        known_plain = self._plain
+        answers = self._inquiry.ask_all(
+            self._access.lookupd, "producers", lambda address: _listing(address, plain, known_plain)
+        )
         failures = {address: str(answer) for address, answer in answers if isinstance(answer, Exception)}
         if len(failures) == len(answers) and self._known is None:
             raise BrokerAway("nsqlookupd", "; ".join(failures.values()))
@@ -98,21 +99,25 @@ class Directory:
             logger.warning("nsqlookupd %s is back", address)
         self._silent = frozenset(failures)
 
-    def _listing(self, address: str, access: BrokerAccess) -> tuple[list[KnownBroker], int]:
-        """Return the brokers that one nsqlookupd knows, and for how long (ms) it has remembered those that left."""
-        if address not in self._plain:
-            try:
-                answer = call(address, access, "GET", "/producers")
-                return _from_producers(answer), int(answer.get("started_ms_ago", 0))
-            except BrokerRefused as error:
-                if error.status != 404:
-                    raise
-                self._plain.add(address)
-        answer = call(address, access, "GET", "/nodes")
-        return [
-            KnownBroker(_address(each), _alive(each["topics"], each["tombstones"]), connected=True)
-            for each in answer["producers"]
-        ], 0
+
+def _listing(address: str, access: BrokerAccess, plain: set[str]) -> tuple[list[KnownBroker], int]:
+    """Return the brokers that one nsqlookupd knows, and for how long (ms) it has remembered those that left.
+
+    NSQ's own nsqlookupd has no such list; its address is added to `plain`.
+    """
+    if address not in plain:
+        try:
+            answer = call(address, access, "GET", "/producers")
+            return _from_producers(answer), int(answer.get("started_ms_ago", 0))
+        except BrokerRefused as error:
+            if error.status != 404:
+                raise
+            plain.add(address)
+    answer = call(address, access, "GET", "/nodes")
+    return [
+        KnownBroker(_address(each), _alive(each["topics"], each["tombstones"]), connected=True)
+        for each in answer["producers"]
+    ], 0
 
 
 def _from_producers(answer: dict[str, Any]) -> list[KnownBroker]:

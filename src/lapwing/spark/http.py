@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 60.0
+PLANNING_SECONDS: Final = 2.0  # for answers that the plan of the next batch waits for
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 
@@ -105,12 +106,17 @@ def target(path: str, parameters: Parameters) -> str:
 class BrokerExchange:
     """One request whose answer is being read. The connection is kept if all of the answer was read."""
 
-    def __init__(self, address: str, access: BrokerAccess, method: str, path: str, body: bytes | None = None) -> None:
+    def __init__(
+        self, address: str, access: BrokerAccess, method: str, path: str, body: bytes | None = None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> None:  # fmt: skip
         """Send the request and read the head of the answer; raises `BrokerAway`, `BrokerRefused`, `NotAuthorized`."""
         self._address = address
         self._request = f"{method} {path}"
         try:
-            self._exchange: HttpExchange = _client(access).open(method, _url(address, access, path), body=body)
+            self._exchange: HttpExchange = _client(access).open(
+                method, _url(address, access, path), body=body, timeout=seconds
+            )
         except (HttpFailed, OSError) as error:  # OSError: a certificate that cannot be read
             if "E_BAD_PROTOCOL" in str(error):
                 hint = "this is the TCP port of an nsqd; the HTTP port is needed (4151 by default, not 4150)"
@@ -161,9 +167,11 @@ def call(
     path: str,
     parameters: Parameters | None = None,
     body: bytes | None = None,
+    *,
+    seconds: float = ANSWER_SECONDS,
 ) -> Any:
     """Send one request; return the JSON of the answer, None for an answer without one."""
-    exchange = BrokerExchange(address, access, method, target(path, parameters or {}), body)
+    exchange = BrokerExchange(address, access, method, target(path, parameters or {}), body, seconds)
     text = exchange.read()
     exchange.finish()
     if not text or text == b"OK":

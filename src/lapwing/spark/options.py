@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from lapwing import names
+from lapwing import durations, names
 from lapwing.net import bearer
 from lapwing.spark.offsets import OffsetError, Requested, parse_requested
 
@@ -104,8 +104,6 @@ _LOG_ONLY: Final = (
     "minMessagesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
 )  # fmt: skip
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 0.001}
 
 
 class _Given:
@@ -157,10 +155,13 @@ class _Given:
         value = self.text(name)
         if value is None:
             return default
-        found = _DURATION.fullmatch(value)
-        if found is None:
-            raise OptionError(f"option {name} is a duration such as 500ms, 10s or 15m, not {value!r}")
-        return float(found[1]) * _UNITS[found[2]]
+        try:
+            length = durations.parse(value)
+        except ValueError as error:
+            raise OptionError(f"option {name}: {error}") from error
+        if length < 0:
+            raise OptionError(f"option {name}: a duration is not below 0: {value}")
+        return length / 1e9
 
     def moment(self, name: str) -> int | None:
         value = self.text(name)

@@ -61,6 +61,16 @@ class Setup:
     classes: Path  # the class cache; there once `lapwing.spark.warm` has run
     settings: dict[str, str]
 
+    @property
+    def failed(self) -> Path:
+        """The file with the reason why the last attempt has made no class cache."""
+        return self.classes.with_name(f"{self.classes.name}.failed")
+
+    @property
+    def lacks_classes(self) -> bool:
+        """Whether the class cache is missing, and an attempt to make it has not failed before."""
+        return not self.classes.exists() and not self.failed.exists()
+
     def variables(self) -> dict[str, str]:
         """Return the environment variables that hand it to Spark."""
         return {
@@ -133,12 +143,12 @@ def local_session(
     """Return the session of this process, on this machine; the first call starts it, later ones get the same.
 
     When the class cache that makes starts quick does not exist yet, it is made in the background once this process has
-    ended; `LAPWING_SPARK_WARM=0` forbids that.
+    ended; `LAPWING_SPARK_WARM=0` forbids that. After a failure only `python -m lapwing.spark.warm` tries again.
     """
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # they repeat, in JSON, what is raised anyway
         logging.getLogger(name).setLevel(logging.CRITICAL)
     session = session_builder(app, master=f"local[{cores}]", conf=conf).getOrCreate()
-    if os.environ.get("LAPWING_SPARK_WARM") != "0" and not prepare().classes.exists():
+    if os.environ.get("LAPWING_SPARK_WARM") != "0" and prepare().lacks_classes:
         atexit.unregister(_warm_later)
         atexit.register(_warm_later)
     return session
@@ -176,8 +186,8 @@ def _apply(*, local: bool) -> None:
 
 
 def _warm_later() -> None:
-    if prepare().classes.exists():
-        return  # another process has made it meanwhile
+    if not prepare().lacks_classes:
+        return  # another process has made it meanwhile, or has failed
     logger.info("making Spark's class cache in the background")
     with contextlib.suppress(OSError):  # an optimisation: a machine that cannot do it just starts more slowly
         subprocess.Popen(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from lapwing.errors import LapwingError
-from lapwing.spark.directory import Directory, ask_all
-from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
+from lapwing.spark.directory import Directory
+from lapwing.spark.http import BrokerAway, BrokerRefused, patiently
 from lapwing.spark.options import BrokerAccess
 
 _homes: dict[tuple[BrokerAccess, str], str] = {}  # of this process: the brokers that have published a batch of a sink
@@ -58,7 +58,7 @@ def _find(
     """Return the broker; `least` is the last batch that it has published if every batch was written to it."""
     everyone = directory.find(departed=True)
     connected = set(directory.find())
-    answers = ask_all(everyone, lambda address: call(address, access, "GET", "/stage/status", {"sink": sink}))
+    answers = directory.ask_all(everyone, "/stage/status", {"sink": sink})
     found = [_candidate(address, answer) for address, answer in answers if not isinstance(answer, BrokerAway)]
     away = [str(answer) for _, answer in answers if isinstance(answer, BrokerAway)]
     homes = [candidate for candidate in found if candidate.published >= 0]

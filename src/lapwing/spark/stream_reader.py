@@ -21,7 +21,7 @@ from lapwing.spark import offsets as o
 from lapwing.spark.batch_reader import starting_offsets, survey_all
 from lapwing.spark.channel_hold import QUERY, ChannelHold
 from lapwing.spark.directory import Directory
-from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
+from lapwing.spark.http import PLANNING_SECONDS, BrokerAway, BrokerRefused, call, patiently
 from lapwing.spark.losses import is_tolerated, report
 from lapwing.spark.offsets import LATEST, Log, LogRange, Loss, Offsets
 from lapwing.spark.options import SourceOptions
@@ -321,7 +321,8 @@ def move_channel(
     if len(places) > 1:
         body = json.dumps([[topic, place.log_id, place.sequence] for (topic, _), place in places.items()]).encode()
         try:
-            answer = call(address, options.access, "POST", "/channel/commits", parameters, body)
+            access = options.access
+            answer = call(address, access, "POST", "/channel/commits", parameters, body, seconds=PLANNING_SECONDS)
         except BrokerRefused as error:
             if error.status != 404:
                 raise
@@ -332,7 +333,7 @@ def move_channel(
     for (topic, node), place in places.items():
         one = {**parameters, "topic": topic, "log_id": place.log_id, "sequence": place.sequence}
         try:
-            call(address, options.access, "POST", "/channel/commit", one)
+            call(address, options.access, "POST", "/channel/commit", one, seconds=PLANNING_SECONDS)
         except BrokerRefused as error:
             found[topic, node] = str(error)
     return found

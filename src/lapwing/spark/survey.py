@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lapwing.errors import LapwingError
-from lapwing.spark.directory import Directory, ask_all
+from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerRefused, target, wait_for_any
 from lapwing.spark.offsets import HeldLog, Holdings, Offsets, each_log, merge
 from lapwing.spark.options import SourceOptions
@@ -53,7 +53,7 @@ def survey(options: SourceOptions, at: int | None = None, directory: Directory |
     parameters = {**_question(options), "times": "false"}
     if at is not None:
         parameters["at"] = at
-    answers = ask_all(addresses, lambda address: directory.ask(address, "/log/offsets", parameters))
+    answers = directory.ask_all(addresses, "/log/offsets", parameters)
     found: list[tuple[str, int, str, HeldLog]] = []
     nodes: dict[int, str] = {}
     for address, answer in answers:

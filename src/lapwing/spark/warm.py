@@ -21,6 +21,8 @@ from lapwing.spark.session import prepare, session_builder
 
 _WORKLOAD: Final = "--workload"
 _BACKGROUND: Final = "--background"
+_MOST_SECONDS: Final = 600.0
+_MOST_TEXT: Final = 4000  # characters of a failure that are kept
 
 
 class _Numbers(DataSource):
@@ -53,19 +55,35 @@ def warm() -> Path | None:
         except BlockingIOError:
             return None
         draft = setup.classes.with_name(f"{setup.classes.name}.new")
-        draft.unlink(missing_ok=True)
+        _clear(draft)
         # a child in a session of its own: the JVM writes the cache after its Python has gone, and we can wait for both
-        done = subprocess.run(
-            [sys.executable, "-m", "lapwing.spark.warm", _WORKLOAD, str(draft)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # held open by the JVM too: run() returns when all of them have ended
-            stderr=subprocess.STDOUT,
-            timeout=600,
-            check=False,
-        )
-        if done.returncode == 0 and draft.exists():
-            draft.replace(setup.classes)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "lapwing.spark.warm", _WORKLOAD, str(draft)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,  # held open by the JVM too: run() returns when all of them have ended
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=_MOST_SECONDS,
+                check=False,
+            )
+            if done.returncode == 0 and draft.exists():
+                draft.replace(setup.classes)
+                setup.failed.unlink(missing_ok=True)
+            else:
+                javas.write_text(setup.failed, f"exit status {done.returncode}\n{done.stdout[-_MOST_TEXT:]}")
+        except (subprocess.TimeoutExpired, OSError) as error:
+            javas.write_text(setup.failed, f"{error}\n")
+        finally:
+            _clear(draft)  # what the JVM records is as large as the cache
     return setup.classes if setup.classes.exists() else None
+
+
+def _clear(draft: Path) -> None:
+    """Delete what an attempt has left: the draft, and the JVM's own files beside it."""
+    for path in draft.parent.glob(f"{draft.name}*"):
+        path.unlink(missing_ok=True)
 
 
 def _workload(output: Path) -> None:
@@ -102,5 +120,7 @@ if __name__ == "__main__":
         if sys.argv[1:] == [_BACKGROUND]:
             os.nice(10)
         made = warm()
-        print(made or "no class cache was made")
+        failed = prepare().failed
+        print(made or (f"no class cache was made; {failed} has the reason" if failed.exists() else
+                       "no class cache was made: another process is making it"))
         sys.exit(0 if made else 1)

@@ -73,6 +73,7 @@ def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
         query, until = checkpoint.query(), checkpoint.offsets(number)
         if table.has(query, number):
             logger.warning("%s: batch %s was archived before; it is not archived twice", table.root, number)
+            context.count_out(batch.count())
         else:
             context.count_out(table.add_rows(_shaped(batch, until), query, number, until))
 

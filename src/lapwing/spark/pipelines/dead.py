@@ -32,7 +32,7 @@ def build(settings: DeadSettings, context: RunContext) -> PreparedQuery:
         with persisted(batch.withColumn("date", F.to_date(F.coalesce("dead_at", "timestamp")))) as dated:
             for name, rows in ((LETTERS, dated), (COUNTS, counted(dated))):
                 there = tables[name].has(query, number)
-                added = 0 if there else tables[name].add_rows(rows.coalesce(1), query, number, until)
+                added = rows.count() if there else tables[name].add_rows(rows.coalesce(1), query, number, until)
                 if name == LETTERS:
                     context.count_out(added)
 

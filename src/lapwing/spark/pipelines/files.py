@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
 
 from lapwing.errors import ConfigError
 
@@ -137,8 +138,11 @@ class HadoopFiles:
     def __init__(self, root: str, spark: "SparkSession") -> None:
         self.root = root.rstrip("/")
         context: Any = spark.sparkContext
-        self._paths = context._jvm.org.apache.hadoop.fs.Path
-        self._system = self._paths(self.root).getFileSystem(context._jsc.hadoopConfiguration())
+        self._gateway: Any = context._gateway
+        self._hadoop = context._jvm.org.apache.hadoop.fs
+        self._paths = self._hadoop.Path
+        self._configuration = context._jsc.hadoopConfiguration()
+        self._system = self._paths(self.root).getFileSystem(self._configuration)
 
     def _at(self, path: str) -> Any:
         return self._paths(f"{self.root}/{path}")
@@ -155,10 +159,15 @@ class HadoopFiles:
         draft = self._at(f"{path}.{os.getpid()}.new")
         with contextlib.closing(self._system.create(draft, True)) as stream:
             stream.write(bytearray(data))
-        if not new:
-            self._system.delete(self._at(path), False)
-        if not self._system.rename(draft, self._at(path)):
-            raise FileExistsError(path)
+        if new:
+            if not self._system.rename(draft, self._at(path)):
+                raise FileExistsError(path)
+            return
+        # in one step where the file system can: a crash leaves the old file or the new one
+        how = self._gateway.new_array(self._hadoop.Options.Rename, 1)
+        how[0] = self._hadoop.Options.Rename.OVERWRITE
+        context = self._hadoop.FileContext.getFileContext(self._system.getUri(), self._configuration)
+        context.rename(self._system.makeQualified(draft), self._system.makeQualified(self._at(path)), how)
 
     def exists(self, path: str) -> bool:
         return bool(self._system.exists(self._at(path)))
@@ -205,6 +214,13 @@ Files = LocalFiles | HadoopFiles
 def is_local(place: str) -> bool:
     """Return whether a place is a path on this machine's disk."""
     return "://" not in place
+
+
+def plain_place(place: str) -> str:
+    """Return a place in its one form: a path from the root (also for `file:` URLs), or the URL of a file system."""
+    if place.startswith("file:"):
+        place = unquote(urlsplit(place).path)
+    return place.rstrip("/") if not is_local(place) else os.path.abspath(os.path.expanduser(place))
 
 
 def open_files(place: str, spark: "SparkSession | None" = None) -> Files:

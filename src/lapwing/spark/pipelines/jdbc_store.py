@@ -39,6 +39,11 @@ _SQLITE_TYPES: Final = {
     "long": "INTEGER", "integer": "INTEGER", "short": "INTEGER", "byte": "INTEGER", "boolean": "INTEGER",
     "double": "REAL", "float": "REAL", "binary": "BLOB",
 }  # fmt: skip
+# types of PostgreSQL that hold all values of another one
+_WIDER: Final = {
+    "int2": ("int4", "int8", "numeric", "float8"), "int4": ("int8", "numeric", "float8"), "int8": ("numeric",),
+    "float4": ("float8",), "date": ("timestamp", "timestamptz"),
+}  # fmt: skip
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
 
 Result = TypeVar("Result")
@@ -53,8 +58,8 @@ class JdbcStore(TableStore):
         self._driver = settings.store_options.get("driver") or _driver_of(settings.url)
         self._staging = identifier(settings.table, settings.name, "staging")
 
-    def open(self) -> None:
-        """Connect, and create the table that records batches; raises `ConfigError`."""
+    def open(self, schema: StructType) -> None:
+        """Connect, create the table that records batches, and fit the table to the rows; raises `ConfigError`."""
         if self._settings.key and not self._settings.url.startswith(_UPSERTS):
             raise ConfigError(
                 f"{self._settings.name}: key: only PostgreSQL and SQLite replace rows; leave key out to add rows"
@@ -62,6 +67,7 @@ class JdbcStore(TableStore):
         try:
             self._patiently(self._create_batches)
             foreign = not self._settings.key and self._patiently(self._has_other_query)
+            self._patiently(lambda: self._fit(schema))
         except LapwingError as error:
             raise ConfigError(f"{self._settings.name}: url: {error}") from error
         if foreign:
@@ -86,6 +92,59 @@ class JdbcStore(TableStore):
             f"select count(*) from {BATCHES} where pipeline = {_quoted(self._settings.name)} "
             f"and query <> {_quoted(began)}"
         ) > 0  # fmt: skip
+
+    def _fit(self, schema: StructType) -> None:
+        """Add the columns that the table lacks and widen those that are too narrow; raises `ConfigError` for others.
+
+        An empty staging table shows what the database makes of the columns' types. It is the database, too, that finds
+        whether they can be copied.
+        """
+        held = self._types(self._settings.table)
+        if held is None:
+            return
+        self._stage(self._prepared(self._context.spark.createDataFrame([], schema)))
+        given = self._types(self._staging) or {}
+        added = {column: kind for column, kind in given.items() if column not in held}
+        widened = {column: kind for column, kind in given.items() if kind in _WIDER.get(held.get(column, ""), ())}
+        for column in given.keys() - added.keys() - widened.keys():
+            self._check_fits(column, held[column], given[column])
+        name, table = self._settings.name, self._settings.table
+        with self._transaction() as run:
+            for column, kind in added.items():
+                logger.warning("%s: %s gets the column %s %s", name, table, column, kind)
+                run(f"alter table {table} add column {self._quote(column)} {kind}")
+            for column, kind in widened.items():
+                logger.warning("%s: column %s of %s was %s and becomes %s", name, column, table, held[column], kind)
+                run(f"alter table {table} alter column {self._quote(column)} type {kind}")
+            run(f"drop table {self._staging}")
+
+    def _check_fits(self, column: str, held: str, given: str) -> None:
+        """Have the database refuse, before any batch, to copy a column; raises `ConfigError`."""
+        quoted, table = self._quote(column), self._settings.table
+        try:
+            with self._transaction() as run:
+                run(f"insert into {table} ({quoted}) select {quoted} from {self._staging} where 1 = 0")
+        except Py4JJavaError as error:
+            if _is_away(error):
+                raise
+            setting = "columns" if self._settings.columns else "schema"
+            raise ConfigError(
+                f"{self._settings.name}: {setting}: {column} is {held} in the table {table} and would be {given}; "
+                f"give it the old type here, or another name in columns, or alter the table ({_reason(error)})"
+            ) from error
+
+    def _types(self, table: str) -> dict[str, str] | None:
+        """Return the names of the columns' types in the database; None where there is no such table."""
+        with closing(self._connect()) as connection:
+            statement = connection.createStatement()
+            try:
+                found = statement.executeQuery(f"select * from {table} where 1 = 0").getMetaData()
+            except Py4JJavaError as error:
+                if _is_away(error):
+                    raise
+                return None
+            columns = range(1, found.getColumnCount() + 1)
+            return {str(found.getColumnName(at)): str(found.getColumnTypeName(at)).lower() for at in columns}
 
     def has(self, query: str, batch: int) -> bool:
         return self._patiently(lambda: self._last_batch(query)) >= batch

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from lapwing.errors import ConfigError
-from lapwing.spark.directory import Directory, ask_all
+from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, NotAuthorized, WrongPort, call, patiently
+from lapwing.spark.inquiry import Inquiry
 from lapwing.spark.options import BrokerAccess, OptionError, sink_options, source_options
 from lapwing.spark.pipelines.pipeline_settings import ParsedSettings, PipelineSettings, StreamSettings
 from lapwing.spark.pipelines.settings import ACCESS_OPTIONS, SINK_OPTIONS
@@ -90,19 +91,20 @@ def brokers(settings: PipelineSettings) -> tuple[str, ...]:
     """
     found = access(settings)
     try:
-        return patiently(settings.name, lambda: _answering(settings, found), found)
+        inquiry = Inquiry()
+        return patiently(settings.name, lambda: _answering(settings, found, inquiry), found)
     except BrokerAway as error:
         raise ConfigError(str(error.__cause__)) from error  # what was tried last, and not for how long
 
 
-def _answering(settings: PipelineSettings, found: BrokerAccess) -> tuple[str, ...]:
+def _answering(settings: PipelineSettings, found: BrokerAccess, inquiry: Inquiry) -> tuple[str, ...]:
     """Return the brokers; raises `BrokerAway` while none of them answers, `ConfigError` for what no time mends."""
     try:
         addresses = list(settings.nsqd) or sorted(Directory(found).find())
         if not addresses:
             at = ", ".join(settings.lookupd)
             raise BrokerAway(f"nsqlookupd at {at}", "knows of no nsqd; start one, or use --nsqd")
-        answers = ask_all(addresses, lambda address: _ask(address, settings, found))
+        answers = inquiry.ask_all(addresses, "offsets", lambda address: _ask(address, settings, found))
     except BrokerAway as error:
         if settings.nsqd or str(error).startswith("nsqlookupd at"):
             raise

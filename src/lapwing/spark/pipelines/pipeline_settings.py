@@ -14,6 +14,7 @@ DEAD_TOPICS: Final = r".+\.dead"  # what brokers call dead-letter topics unless 
 ALL_TOPICS: Final = rf"(?!{OWN_TOPICS}|{BENCH_TOPICS})[^#]*"  # nor those that are gone with their last consumer
 STATS_TOPIC: Final = "_lapwing_stats"
 FLOW_TOPIC: Final = "_lapwing_flow"
+DEFAULT_TIME: Final = "_timestamp"  # of an event: when its message was published
 DEFAULT_NSQD: Final = ("127.0.0.1:4151",)
 
 
@@ -147,7 +148,7 @@ class RollupSettings(RejectingSettings):
     slide: float = setting(s.seconds, 0.0, about="Time between the starts of windows (default: window).", fixed=_STATE)
     watermark: float = setting(s.seconds, 60.0, about="How late a message may be and still count.")
     time: str = setting(
-        s.text, "_timestamp", fixed=_STATE,
+        s.text, DEFAULT_TIME, fixed=_STATE,
         about="The time of an event: a field or SQL expression; a message without one goes to the rejects.",
     )
     by: tuple[str, ...] = setting(s.texts, (), about="Fields to group by.", example="[country]", fixed=_STATE)
@@ -187,13 +188,16 @@ class TableSettings(RejectingSettings):
     )
     url: str = setting(s.text, "", about="JDBC URL of the database.", example="jdbc:postgresql://localhost/shop")
     user: str = setting(s.text, "", about="User of the database.")
-    password: str = setting(s.text, "", about="Password of the user.", example="${PGPASSWORD}", secret=True)
+    password: str = setting(
+        s.password, "", about="Password of the user; it may be empty.", example="${PGPASSWORD}", secret=True
+    )
     key: tuple[str, ...] = setting(
         s.texts, (), example="[id]",
         about="Columns that identify a row of a database: a later message replaces the row (default: rows are added).",
     )
     time: str = setting(
-        s.text, "_timestamp", about="The time of an event, for partitions: a field or SQL expression."
+        s.text, DEFAULT_TIME,
+        about="The time of an event: a field or SQL expression; a message without one goes to the rejects.",
     )
     partition: str = setting(
         s.one_of("hour", "day", "month", "none"), "day", about="How files are partitioned by that time.",

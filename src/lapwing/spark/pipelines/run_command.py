@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,12 @@ class RunCommand:
     conf: dict[str, str] = field(default_factory=dict)
     only: str = ""  # the one pipeline to run of those that are named
 
+    @cached_property
     def specs(self) -> list[PipelineSpec]:
-        """Load and check the pipelines; raises `ConfigError`. Spark is started if a file cannot be read without it."""
+        """The pipelines, loaded and checked once, as a Python file may do more than define them; raises `ConfigError`.
+
+        Spark is started if a file cannot be read without it.
+        """
         try:
             found = self._load(self.names)
         except SessionNeeded:
@@ -52,22 +57,22 @@ class RunCommand:
     @property
     def is_preview(self) -> bool:
         """Whether nothing shall be written: a dry run of anything but a replay, which has its own."""
-        return bool(self.extra.get("dry_run")) and not any(isinstance(x.settings, ReplaySettings) for x in self.specs())
+        return bool(self.extra.get("dry_run")) and not any(isinstance(x.settings, ReplaySettings) for x in self.specs)
 
     @property
     def is_bounded(self) -> bool:
         """Whether the run ends by itself, so that a bar can show how far it is."""
         return self.once or bool(self.extra.get("dry_run")) or all(
-            isinstance(each.settings, ReplaySettings) for each in self.specs()
+            isinstance(each.settings, ReplaySettings) for each in self.specs
         )  # fmt: skip
 
     def unchecked(self, data: Path) -> PipelineRun:
         """Return the pipelines, for a preview."""
-        return PipelineRun(self.specs(), RunRequest(data, self.once, self.checkpoint, self.master, self.conf))
+        return PipelineRun(self.specs, RunRequest(data, self.once, self.checkpoint, self.master, self.conf))
 
     def running(self, data: Path) -> PipelineRun:
         """Return the pipelines, ready to be started; each keeps this command for `resume`."""
-        found = self.specs()
+        found = self.specs
         running = PipelineRun(found, RunRequest(data, self.once, self.checkpoint, self.master, self.conf))
         running.check()
         for spec in found:

@@ -8,13 +8,12 @@ from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lapwing import names
-from lapwing.net import durations
+from lapwing import durations, names
 from lapwing.spark.options import LAST_MOMENT
+from lapwing.spark.pipelines.files import plain_place
 
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}")
-_DAYS: Final = re.compile(r"(\d+)d")
 
 # options of the data source: how brokers are reached, read, and written to
 ACCESS_OPTIONS: Final = ("tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify", "authSecret")
@@ -66,13 +65,19 @@ def text(value: Any) -> str:
 
 def place(value: Any) -> str:
     """Return a directory: the path from the root, so that one place has one name; or a URL."""
-    found = text(value)
-    return found.rstrip("/") if "://" in found else os.path.abspath(os.path.expanduser(found))
+    return plain_place(text(value))
 
 
 def place_or_none(value: Any) -> str:
     """Return a directory, or the word none."""
     return "none" if value == "none" else place(value)
+
+
+def password(value: Any) -> str:
+    """Return a password, which may be empty."""
+    if not isinstance(value, str):
+        raise BadSetting("a text expected; put quotes around a number")
+    return value
 
 
 def table(value: Any) -> str:
@@ -139,22 +144,16 @@ def pattern(value: Any) -> str:
 
 
 def seconds(value: Any) -> float:
-    """Return a duration: `500ms`, `10s`, `1h30m`, `7d`; a bare number is seconds."""
+    """Return a duration in seconds: `500ms`, `10s`, `1h30m`, `7d`. A number without a unit is refused, but for 0."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise BadSetting(f"a duration such as 10s or 5m expected, not {value!r}")
-    if isinstance(value, int | float):
-        length = float(value)
-    elif days := _DAYS.fullmatch(value.strip()):
-        length = int(days[1]) * 86400.0
-    else:
-        try:
-            bare = value.strip().replace(".", "", 1).isdigit()
-            length = float(value) if bare else durations.parse(value.strip()) / 1e9
-        except ValueError:
-            raise BadSetting(f"a duration such as 10s or 5m expected, not {value!r}") from None
+    try:
+        length = durations.parse(str(value).strip())
+    except ValueError as error:
+        raise BadSetting(str(error)) from error
     if length < 0:
         raise BadSetting(f"a duration is not below 0: {value!r}")
-    return length
+    return length / 1e9
 
 
 def count(value: Any) -> int:

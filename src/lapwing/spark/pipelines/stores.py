@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import complaint
@@ -27,8 +28,8 @@ class TableStore:
         self._context = context
 
     @abstractmethod
-    def open(self) -> None:
-        """Check that rows can be written; raises `ConfigError`."""
+    def open(self, schema: StructType) -> None:
+        """Check that rows of this schema can be written, and alter the table for them; raises `ConfigError`."""
 
     @abstractmethod
     def has(self, query: str, batch: int) -> bool:
@@ -72,7 +73,7 @@ class ParquetStore(TableStore):
         columns = PARTITIONS[settings.partition]
         self._table = BatchTable(context.paths.out, context, merging, *columns, scope=scope)
 
-    def open(self) -> None:
+    def open(self, schema: StructType) -> None:
         """Take the directory; refuse rows of another checkpoint, which could be there twice."""
         name = self._settings.name
         self._table.open(
@@ -97,7 +98,7 @@ class ParquetStore(TableStore):
 class DeltaStore(TableStore):
     """A Delta table; Delta itself remembers the last batch of each query."""
 
-    def open(self) -> None:
+    def open(self, schema: StructType) -> None:
         """Fail early where the package is missing."""
         self._check_package("io.delta:delta-spark_2.13")
 
@@ -114,7 +115,7 @@ class DeltaStore(TableStore):
 class IcebergStore(TableStore):
     """An Iceberg table; the query and the batch are kept with each snapshot."""
 
-    def open(self) -> None:
+    def open(self, schema: StructType) -> None:
         """Create the catalog's view of the table, or fail early where the package is missing."""
         self._check_package("org.apache.iceberg:iceberg-spark-runtime")
 

@@ -11,7 +11,7 @@ from lapwing.spark.pipelines import publish
 from lapwing.spark.pipelines.jdbc_store import JdbcStore
 from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.parse import OURS, REJECTED, TIME, divided, parse, rejecting, with_time
-from lapwing.spark.pipelines.pipeline_settings import TableSettings
+from lapwing.spark.pipelines.pipeline_settings import DEFAULT_TIME, TableSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, persisted
 from lapwing.spark.pipelines.stores import PARTITIONS, DeltaStore, IcebergStore, ParquetStore, TableStore
 
@@ -32,7 +32,7 @@ def build(settings: TableSettings, context: RunContext) -> PreparedQuery:
     rejects = publish.rejects_topic(settings)
     sink = publish.options(settings, context) if rejects else {}
     store = _STORES[settings.store](settings, context)
-    store.open()
+    store.open(rows.drop(REJECTED).schema)
     try:
         write = _batch_writer(settings, context, store, rejects, sink)
         writer = rows.writeStream.foreachBatch(write)
@@ -46,7 +46,7 @@ def shaped(frame: "DataFrame", settings: TableSettings, context: RunContext) -> 
     """Return the messages as rows of the table, and with a column `_rejected` the messages that are none."""
     parsed = parse(frame, settings, context)
     partitions = PARTITIONS[settings.partition] if settings.store != "jdbc" else ()
-    if partitions:
+    if partitions or settings.time != DEFAULT_TIME:
         parsed = with_time(parsed, settings.name, settings.time)
     values = _columns(divided(parsed).everything, settings)
     _check_names(values, settings, partitions)
@@ -109,8 +109,7 @@ def _batch_writer(
         query = context.checkpoint.query()
         with persisted(batch) as kept:
             rows = kept.where(F.col(REJECTED).isNull()).drop(REJECTED)
-            if not store.has(query, number):
-                context.count_out(store.add(rows, query, number))
+            context.count_out(rows.count() if store.has(query, number) else store.add(rows, query, number))
             rejected = kept.where(F.col(REJECTED).isNotNull()).count()
             if rejected and rejects:
                 publish.once(publish.rejected(kept.coalesce(1), rejects, settings.name), sink, f"table-{query}", number)

@@ -24,7 +24,7 @@ _ORDER: Final = ("node", "log_id", "sequence")
 
 def remove(data: Path, name: str, *, keep_channel: bool = False) -> list[str]:
     """Delete a pipeline's folder and its channel on the brokers; return what was done, in words. Files are kept."""
-    spec = _idle(data, name).specs()[0]
+    spec = _idle(data, name).specs[0]
     done = [] if keep_channel else _remove_from_brokers(spec)
     shutil.rmtree(data / name)
     done.append(f"deleted {data / name}")
@@ -78,7 +78,7 @@ def _ignoring_missing(step: Any) -> bool:
 def reset(data: Path, name: str, *, with_output: bool = False) -> list[str]:
     """Delete a pipeline's checkpoint, so that it starts over; with `with_output` also the files it has written."""
     command = _idle(data, name)
-    settings = command.specs()[0].settings
+    settings = command.specs[0].settings
     paths = paths_of(settings, data, command.checkpoint)
     if not is_local(paths.checkpoint):
         raise ConfigError(f"{paths.checkpoint} is not on this machine; delete it there")

@@ -111,7 +111,7 @@ def verify(
     `published` is what the brokers hold: (first, next) of each log. With a URL (s3a, hdfs) `spark` reads the files;
     on this machine's disk nobody is needed.
     """
-    files = open_files(place if spark is not None else place.removeprefix("file://"), spark)
+    files = open_files(place, spark)
     for _ in range(_ATTEMPTS):
         with suppress(_Moved):
             return _verify(files, place, frozenset(topics), span, published or {}, spark)
