@@ -161,8 +161,10 @@ class Stage:
         self.open()
 
     def commit(self) -> None:
-        """End the turn."""
+        """End the turn, and those that have to follow."""
         self.broker.commit(self.now)
+        while self.broker.work:
+            self.broker.commit(self.now)
 
     def checkpoint(self, *, trim: bool = False) -> None:
         """Write the journal; with `trim` let go of what nobody needs."""

@@ -241,7 +241,7 @@ def test_a_repeat_with_fsync_waits_for_the_sync_of_the_first(tmp_path: Path) -> 
     second.say(Hpub.of("t", *item("a", b"1")))
     assert first.answers() == second.answers() == []
 
-    for topic, waiting in stage.broker.unsynced:
+    for topic, waiting in stage.broker.work.unsynced:
         job = topic.log.begin_sync()
         if job is not None:
             job()

@@ -19,8 +19,7 @@ from redriving import DEAD, buried, run, start, waiting
 
 def sync(stage: Stage) -> None:
     """Do what the syncer does for all that is unsynced now."""
-    unsynced, stage.broker.unsynced = stage.broker.unsynced, []
-    for topic, receipts in unsynced:
+    for topic, receipts in stage.broker.work.take_unsynced():
         job = topic.store.begin_sync()
         if job is not None:
             job()

@@ -237,8 +237,7 @@ def test_a_refused_batch_leaves_nothing_behind(stage: Stage) -> None:
 
 def sync(stage: Stage, error: LapwingError | None = None) -> None:
     """Do what the syncer does for all that is unsynced now, or fail at it."""
-    unsynced, stage.broker.unsynced = stage.broker.unsynced, []
-    for topic, waiting in unsynced:
+    for topic, waiting in stage.broker.work.take_unsynced():
         job = topic.store.begin_sync()
         if job is not None and error is None:
             job()
@@ -265,7 +264,7 @@ def test_an_ok_waits_for_the_sync_that_covers_it(tmp_path: Path) -> None:
 def test_an_ok_does_not_wait_for_the_sync_of_a_later_publish(tmp_path: Path) -> None:
     stage = Stage(tmp_path, durability="fsync")
     client = stage.client().publish(b"a")
-    first, stage.broker.unsynced = stage.broker.unsynced, []
+    first = stage.broker.work.take_unsynced()
     client.publish(b"b", b"c")
     for receipt, sequence in first[0][1]:
         receipt.settle(sequence, None)
@@ -316,4 +315,4 @@ def test_nothing_in_memory_waits_for_a_sync(tmp_path: Path) -> None:
     stage = Stage(tmp_path, durability="fsync")
     client = stage.client().publish(b"a", topic="t#ephemeral")
 
-    assert (client.answers(), stage.broker.unsynced) == ([b"OK"], [])
+    assert (client.answers(), stage.broker.work.unsynced) == ([b"OK"], [])

@@ -58,10 +58,10 @@ class DurableStage(RedisStage):
 
     def sync(self) -> None:
         """Sync what was written, and answer those who wait for it, until nothing waits."""
-        while self.broker.unsynced:
+        work = self.broker.work
+        while work.unsynced:
             waiting: dict[Topic, list[tuple[Receipt, int]]] = {}
-            group, self.broker.unsynced = self.broker.unsynced, []
-            for topic, receipts in group:
+            for topic, receipts in work.take_unsynced():
                 waiting.setdefault(topic, []).extend(receipts)
             for topic, receipts in waiting.items():
                 job = topic.store.begin_sync()

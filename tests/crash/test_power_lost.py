@@ -143,7 +143,7 @@ class History:
         if job is not None:
             job()
             log.finish_sync(None)
-        self.stage.broker.unsynced.clear()
+        self.stage.broker.work.take_unsynced()
         self.acknowledged |= self.written
 
     def consume(self, consumer: Client) -> None:

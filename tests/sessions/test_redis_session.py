@@ -41,7 +41,7 @@ def test_an_xadd_is_answered_after_the_sync_with_fsync(tmp_path: Path) -> None:
     client.send("PING", "XADD s * f v", "PING")
 
     assert client.replies() == ["PONG"]
-    (_, waiting), *_ = stage.broker.unsynced
+    (_, waiting), *_ = stage.broker.work.unsynced
     for receipt, sequence in waiting:
         receipt.settle(sequence, None)
     assert client.replies() == [b"%d-0" % T0, "PONG"]

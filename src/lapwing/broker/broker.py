@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lapwing import names
-from lapwing.broker import persistence, trimming
+from lapwing.broker import persistence
 from lapwing.broker.agenda import Agenda
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_letter_mover import DeadLetterMover
@@ -22,6 +22,7 @@ from lapwing.broker.storage import Storage
 from lapwing.broker.subscription import Subscription
 from lapwing.broker.topic import Topic
 from lapwing.broker.topic_writer import Receipt
+from lapwing.broker.turn_work import TurnWork
 from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, OutOfMemory
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ class Broker:
         self.settings = SettingsStore(options, self.topics, self.save_catalog)
         self.unopened: dict[str, Unopened] = {}
         self.clients: dict[Client, None] = {}
-        self.dirty_topics: list[Topic] = []
-        self.unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]] = []
         self.agenda = Agenda()
         self.changes: list[Change] = []
         self.growth = Growth()
@@ -61,7 +60,7 @@ class Broker:
         self.redrives = Redrives(self)
         self.drain: Drain | None = None
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
-        self._ready: dict[Channel, None] = {}
+        self.work = TurnWork(self)
         self.stale: dict[Topic, None] = {}  # topics that have changed since they were saved
         self.read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
         self.trimmable: dict[Topic, None] = {}  # topics that have changed since they were trimmed
@@ -228,62 +227,24 @@ class Broker:
 
     def mark_ready(self, channel: Channel) -> None:
         """Have the channel deliver at the end of this turn."""
-        self._ready[channel] = None
+        self.work.deliver(channel)
 
     @property
     def has_work(self) -> bool:
         """Whether `commit` has something to do."""
-        if self.dirty_topics or self._ready or self._catalog_due or self.growth:
-            return True
-        return self.mover.has_work
+        return bool(self.work or self._catalog_due or self.growth)
 
     def commit(self, now: int) -> None:
-        """End the turn: write each log, hand messages to channels, and deliver, until nothing is left to do.
-
-        A message that is published while others are delivered, such as a dead letter, is written, and delivered, in the
-        same turn.
-        """
+        """End the turn: write each log, hand messages to channels, and deliver; the rest is left to the next turn."""
         self.now = now
-        while self.dirty_topics or self._ready or self.mover.has_work:
-            if self.dirty_topics:
-                self._write_topics(now)
-            elif self._ready:
-                self._deliver(now)
-            else:
-                self.mover.publish(now)
+        self.work.run(now)
         if self._catalog_due:
             self.save_catalog()
-
-    def _write_topics(self, now: int) -> None:
-        topics, self.dirty_topics = self.dirty_topics, []
-        for topic in topics:
-            try:
-                topic.commit(now)
-                if topic.ephemeral:
-                    trimming.trim_large(topic, self.options, now=now)
-                else:
-                    self.note_written(topic)
-            except LogError as error:
-                self.fail(error)
 
     def note_written(self, topic: Topic) -> None:
         """Note that the log of a topic was written to: its index records are written with the next checkpoint."""
         self.problem = None
         self.unindexed[topic] = None
-
-    def _deliver(self, now: int) -> None:
-        ready, self._ready = self._ready, {}
-        for channel in ready:
-            if self.read_stalls and self.read_stalls.waits(channel, now):
-                continue
-            try:
-                channel.deliver(now)
-            except LogError as error:  # the disk cannot be read now: retried with a later checkpoint
-                self.read_stalls.add(channel, error, now=now)
-            else:
-                if self.read_stalls:
-                    self.read_stalls.succeeded(channel, now=now)
-            self.stale[channel.topic] = None
 
     @property
     def health(self) -> str | None:
@@ -338,7 +299,7 @@ class Broker:
             receipt.settle(0, error)
         else:
             journal.sync_wanted = True
-            self.unsynced.append((topic, [(receipt, 0)]))
+            self.work.sync(topic, [(receipt, 0)])
 
     def checkpoint(self, *, now: int) -> None:
         """Save what has changed since the last time, and retry what the disk has refused."""

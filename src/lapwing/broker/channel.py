@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel, names
 from lapwing.broker import delivery, overflow
@@ -46,16 +46,6 @@ _QUIET: Final = 10_000_000_000  # ns between two log lines of one channel about 
 Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
 
 
-class Mover(Protocol):
-    """The mover of dead letters, as topics and channels see it."""
-
-    def add(self, channel: Channel, consumers: Mapping[int, str]) -> None:
-        """Take messages that the channel gives up, with the names of who held them last."""
-
-    def update_mark(self, channel: Channel) -> None:
-        """Note how far the channel agrees with its dead-letter topic."""
-
-
 class Channel:
     """One channel of one topic."""
 
@@ -83,14 +73,14 @@ class Channel:
         self.claimed_ahead: set[int] = set()  # of those that it skips, the ones that somebody has claimed or got
         self.side_logged = SideLogged(topic.store, name)
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
-        self.pending = Pending(
+        self.pending: Pending = Pending(
             self.side_logged,
             self.latencies,
             max_timeout=options.max_msg_timeout,
             journaled=not (self.ephemeral or topic.ephemeral),
         )
         self.settings: dict[str, Any] = {}  # its own
-        self.effective = effective  # what holds, with policies, flags and defaults
+        self.effective: ChannelSettings = effective  # what holds, with policies, flags and defaults
         self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the channel
         self.saved_state: dict[str, Any] = {}  # what of it is in the journal
         self.saved_holders: dict[str, HolderState] = {}  # the named holders as they are in the journal
@@ -605,6 +595,10 @@ class Channel:
         """Have the channel journaled, and deliver at the end of this turn."""
         self.dirty = True
         self.mark_ready(self)
+
+    def deliver_later(self) -> None:
+        """Have it deliver in the next turn: it has had its share of this one."""
+        self.topic.deliver_later(self)
 
     def journal_later(self) -> None:
         """Have the channel journaled with the next checkpoint."""

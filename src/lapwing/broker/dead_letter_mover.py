@@ -6,11 +6,12 @@ after it leaves a copy that the next start recognises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache, partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.broker import dead_letters, times
@@ -23,11 +24,13 @@ from lapwing.log.log import Extra, TopicLog
 from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
+    from lapwing.broker.broker import Broker
     from lapwing.broker.channel import Channel
     from lapwing.broker.failures import Failure
     from lapwing.broker.topic import Topic
 
-_BATCH: Final = 1000  # messages moved at a time
+_ROOM: Final = 1000  # messages that wait to be moved at most before channels wait with giving up more
+_SHARE: Final = 500  # of them of one channel
 _BATCH_BYTES: Final = 4 << 20
 _NEAR: Final = 500  # sequences between two messages whose headers are read together
 
@@ -39,28 +42,12 @@ _ID: Final = slice(18, 34)  # of a frame
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})  # the headers of most messages
 
 
-class MoverBroker(Protocol):
-    """The broker, as the mover sees it."""
-
-    topics: dict[str, Topic]
-    report: Callable[[str], None]
-    now: int
-    skew: int
-
-    @property
-    def node_name(self) -> str:
-        """The name of this node as dead letters carry it."""
-
-    def topic(self, name: str) -> Topic:
-        """Return the topic of that name, created if there is none."""
-
-
 class DeadLetterMover:
     """The mover of one broker."""
 
-    def __init__(self, broker: MoverBroker) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._waiting: dict[Channel, dict[int, str]] = {}  # and who held each message last
+        self._waiting: dict[Channel, deque[tuple[int, str]]] = {}  # and who held each message last
         self._refused: dict[Channel, str] = {}  # why the last move of a channel failed
         self._unsettled: dict[str, list[int]] = {}  # by log: where batches begin that are not written yet
 
@@ -68,6 +55,13 @@ class DeadLetterMover:
     def has_work(self) -> bool:
         """Whether `publish` has something to do."""
         return bool(self._waiting)
+
+    def room(self, channel: Channel) -> int:
+        """Return how many messages a channel may give up before others have been moved."""
+        if not self._waiting:
+            return _SHARE
+        left = min(_ROOM - sum(map(len, self._waiting.values())), _SHARE - len(self._waiting.get(channel, ())))
+        return max(left, 0)
 
     def problems(self) -> list[str]:
         """Return why dead letters cannot be moved, for health."""
@@ -86,27 +80,34 @@ class DeadLetterMover:
 
     def add(self, channel: Channel, consumers: Mapping[int, str]) -> None:
         """Take messages of a channel, which the mover of its `pending` holds, with the names of who held them last."""
-        self._waiting.setdefault(channel, {}).update(consumers)
+        self._waiting.setdefault(channel, deque()).extend(consumers.items())
 
     # --- moving ------------------------------------------------------------------------------------------------
 
-    def publish(self, now: int) -> None:
-        """Append what waits to the dead-letter topics, a batch per channel; the turn writes it."""
-        waiting, self._waiting = self._waiting, {}
-        for channel, consumers in waiting.items():
+    def publish(self, now: int, *, most: int) -> int:
+        """Append up to `most` messages to the dead-letter topics; the turn writes them. Return how many were tried.
+
+        Channels take turns: one with messages left is the last of the next call.
+        """
+        tried = 0
+        for channel in list(self._waiting):
+            if tried >= most:
+                break
+            waiting = self._waiting.pop(channel)
             if channel.exiting:
                 continue
-            batch = dict(islice(consumers.items(), _BATCH))
-            rest = dict(islice(consumers.items(), _BATCH, None))
+            batch = _next(channel, waiting, most - tried)
+            tried += len(batch)
             try:
                 moved = self._publish(channel, batch, now)
-            except (LapwingError, OSError) as error:
+            except Exception as error:  # of this channel alone, whatever it is
                 self._refuse(channel, list(batch), error, now)
-                continue
-            if len(moved) < len(batch):
-                rest |= {sequence: name for sequence, name in batch.items() if sequence not in moved}
-            if rest:
-                self.add(channel, rest)
+                moved = set(batch)
+            waiting.extendleft(each for each in reversed(batch.items()) if each[0] not in moved)
+            if waiting:
+                waiting.extend(self._waiting.pop(channel, ()))
+                self._waiting[channel] = waiting
+        return tried
 
     def _publish(self, channel: Channel, consumers: Mapping[int, str], now: int) -> set[int]:
         """Append a batch of one channel; return the messages that are dealt with."""
@@ -244,6 +245,18 @@ def _is_copy(channel: Channel, sequence: int, log: TopicLog, extra: Extra) -> bo
         return False
     published = times.show(time_of(message))
     return extra.headers.get("dead-published") == published and letter[kernel.HEAD :] == message[kernel.HEAD :]
+
+
+def _next(channel: Channel, waiting: deque[tuple[int, str]], most: int) -> dict[int, str]:
+    """Take up to `most` of the messages that wait and that were not finished meanwhile, and who held them last."""
+    mover = channel.pending.holders.mover
+    moving = mover.in_flight if mover is not None else {}
+    batch: dict[int, str] = {}
+    while waiting and len(batch) < most:
+        sequence, consumer = waiting.popleft()
+        if sequence in moving:
+            batch[sequence] = consumer
+    return batch
 
 
 class _LetterHeaders:

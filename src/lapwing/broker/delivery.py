@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lapwing.broker.holder import Holder
 
 SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
+EXPIRED_AT_ONCE: Final = 500  # messages of a channel that are found too old before others have their turn
 
 
 def deliver(channel: Channel, now: int) -> None:
@@ -35,10 +36,13 @@ def deliver(channel: Channel, now: int) -> None:
     ready = _with_room(channel, waiting)
     if not ready:
         return
+    if channel.effective.message_ttl and channel.effective.expired_to_dead and not channel.topic.mover.room(channel):
+        channel.deliver_later()  # so many expired that others have to be moved first
+        return
     near_first = channel.topology_aware
     if len(ready) > 1:
         ready = _in_turn(channel, ready)
-    total = sum(channel.delivered)
+    total, enough = sum(channel.delivered), channel.counts.expired + EXPIRED_AT_ONCE
     if limits is not None:
         allowed = limits.allowance(channel, waiting, now=now)
         held_back += waiting - allowed
@@ -54,12 +58,15 @@ def deliver(channel: Channel, now: int) -> None:
                 break
         if waiting == before:
             break
+        if channel.counts.expired >= enough:
+            channel.deliver_later()
+            break
         ready = [subscription for subscription in ready if subscription.room > 0]
     if limits is not None:
         took = sum(channel.delivered) - total
         limits.took(channel, took)
         if took < allowed and ready and waiting <= 0 < channel.depth:
-            channel.changed()  # some expired instead: others may be delivered in their place
+            channel.deliver_later()  # some expired instead: others may be delivered in their place
     _delivered(channel)
 
 
@@ -153,7 +160,8 @@ def _give(channel: Channel, subscription: Subscription, count: int, now: int) ->
     """Deliver up to `count` messages to one subscription: requeued ones when it is their turn, else fresh ones."""
     requeued, ahead, reader = channel.pending.requeued, channel.ahead, channel.reader
     deleted = channel.topic.deleted
-    while count > 0 and subscription.room > 0:
+    enough = channel.counts.expired + EXPIRED_AT_ONCE
+    while count > 0 and subscription.room > 0 and channel.counts.expired < enough:
         if ahead.count or deleted:
             channel.pass_over()
         cursor = reader.sequence

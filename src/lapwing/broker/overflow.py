@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
     from lapwing.broker.settings import ChannelSettings
 
-_AT_ONCE: Final = 10_000  # messages given up in one turn
+_AT_ONCE: Final = 10_000  # messages dropped in one turn
 
 
 def sheds(settings: ChannelSettings) -> bool:
@@ -26,9 +26,12 @@ def shed(channel: Channel, *, now: int) -> None:
     if surplus <= 0:
         return
     dead = channel.effective.overflow == "dead" and bool(channel.dead_topic)
-    if dead and surplus > _AT_ONCE:
-        surplus = _AT_ONCE
-        channel.changed()  # the rest in the next turn
+    most = channel.topic.mover.room(channel) if dead else _AT_ONCE
+    if surplus > most:
+        surplus = most
+        channel.deliver_later()  # sheds the rest
+        if not most:
+            return
     channel.counts.overflowed += surplus
     pending = channel.pending
     given_up: list[int] = []

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
 
 STEP: Final = 200  # letters looked at in one step, at least
-_SPREAD: Final = 50  # one more for so many runs of finished letters: a step writes all of them
+_SPREAD: Final = 150  # one more for so many finished runs or unfinished messages, as a step writes all of them
 _MOST_STEP: Final = 2000
 _RETRY: Final = 1_000_000_000  # ns before a step that the disk refused is tried again
 _SETTLING: Final = 5_000_000  # ns between two looks at whether publishes are synced
@@ -67,6 +67,7 @@ class Redrives:
         self._again: dict[str, int] = {}  # when a task that had to wait is tried again, ns
         self._settling: dict[str, int] = {}  # publishes of a task that are not written yet
         self._returned: dict[Channel, set[str]] = {}  # notes that can be dropped when letters are finished
+        self._written: dict[str, int] = {}  # unfinished messages of the channels that the last step of a task wrote
 
     # --- starting and ending -----------------------------------------------------------------------------------
 
@@ -144,7 +145,8 @@ class Redrives:
         return due
 
     def _step(self, channel: Channel, task: RedriveTask, now: int) -> int:
-        step = min(STEP + len(channel.finished_ahead.runs) // _SPREAD, _MOST_STEP)
+        written = self._written.pop(channel.topic.name, 0) + len(channel.finished_ahead.runs)
+        step = min(STEP + written // _SPREAD, _MOST_STEP)
         most = step if not task.limit else min(step, task.limit - task.redriven)
         if most <= 0:
             return self._end(channel, task, now)
@@ -270,6 +272,7 @@ class Redrives:
             link.returned[key], channel.bookmark = before, bookmark
             raise
         channel.counts.redriven += len(returned)
+        self._written[dead.topic.name] = self._written.get(dead.topic.name, 0) + len(channel.pending.requeued)
         return done
 
     def _forget_returned(self, dead: Channel) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
 from lapwing.broker import checkpoint
@@ -21,15 +21,11 @@ from lapwing.broker.holds import Hold
 from lapwing.broker.settings import TopicSettings
 from lapwing.broker.skips import EmptiedRuns
 from lapwing.broker.topic_writer import NOTHING_COUNTED, Receipt, TopicWriter
-from lapwing.errors import Exiting, LimitReached, ReadFailed, WriteFailed
+from lapwing.errors import Exiting, LimitReached, LogError, ReadFailed, WriteFailed
 
 if TYPE_CHECKING:
-    from lapwing.broker.agenda import Agenda
-    from lapwing.broker.channel import Mover
-    from lapwing.broker.growth import Growth
-    from lapwing.broker.options import Options
-    from lapwing.broker.read_stalls import ReadStalls
-    from lapwing.broker.settings import ChannelSettings
+    from lapwing.broker.broker import Broker
+    from lapwing.broker.dead_letter_mover import DeadLetterMover
     from lapwing.broker.storage import Store
     from lapwing.log.log_writer import LogWriter
 
@@ -40,63 +36,6 @@ _NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARTS: Final[dict[str, Callable[[], object]]] = {
     "deleted": DeletedRuns, "door_state": dict, "emptied": EmptiedRuns, "saved_state": dict, "waiting": list,
 }  # fmt: skip
-
-
-class TopicSettingsSource(Protocol):
-    """The settings of a node, as its topics see them."""
-
-    plain_topic: TopicSettings  # of a topic that sets nothing
-    plain_channel: ChannelSettings  # of a channel that sets nothing
-
-    def apply_channel(self, channel: Channel, *, now: int) -> None:
-        """Put the settings of a channel in force."""
-
-
-class TopicBroker(Protocol):
-    """The broker, as its topics see it."""
-
-    options: Options
-    report: Callable[[str], None]
-    skew: int
-    memory_problem: str | None
-    dirty_topics: list[Topic]
-    stale: dict[Topic, None]
-    read_stalls: ReadStalls[Channel | Topic]
-    unsynced: list[tuple[Topic, list[tuple[Receipt, int]]]]
-    agenda: Agenda
-    growth: Growth
-    staged_from: dict[str, dict[str, int]]
-
-    @property
-    def draining(self) -> bool:
-        """Whether the broker takes no new messages."""
-
-    @property
-    def drained(self) -> bool:
-        """Whether the deadline of a drain has passed, so that no channel delivers."""
-
-    @property
-    def mover(self) -> Mover:
-        """The mover of dead letters."""
-
-    @property
-    def settings(self) -> TopicSettingsSource:
-        """The settings in force on the node."""
-
-    def mark_ready(self, channel: Channel) -> None:
-        """Have the channel deliver at the end of this turn."""
-
-    def note_written(self, topic: Topic) -> None:
-        """Note that the log of a topic was written to."""
-
-    def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> object:
-        """Save the state of a topic now, or with a later checkpoint; with `sync`, as publishes are saved."""
-
-    def fail(self, error: Exception) -> None:
-        """Note that a write failed."""
-
-    def changed(self, kind: str, topic: str, channel: str | None, *, created: bool) -> None:
-        """Note that a topic or channel came or went."""
 
 
 class Topic(TopicWriter):
@@ -110,7 +49,7 @@ class Topic(TopicWriter):
         "paused", "report", "saved_state", "settings", "store", "trimmed_bytes",
     )  # fmt: skip
 
-    def __init__(self, name: str, broker: TopicBroker, store: Store) -> None:
+    def __init__(self, name: str, broker: Broker, store: Store) -> None:
         super().__init__(name, store.log, broker.options)
         self.paused = False
         self.held = False  # until it is known which channels the topic begins with
@@ -171,10 +110,10 @@ class Topic(TopicWriter):
 
     def mark_dirty(self) -> None:
         """Have the topic written at the end of this turn."""
-        self._broker.dirty_topics.append(self)
+        self._broker.work.write(self)
 
     @property
-    def mover(self) -> Mover:
+    def mover(self) -> DeadLetterMover:
         """The mover of dead letters."""
         return self._broker.mover
 
@@ -197,21 +136,29 @@ class Topic(TopicWriter):
             if self.log.pending:
                 self.log.flush()
         except WriteFailed as error:
-            self.message_count, self.message_bytes = self.counted
-            if self.dedup is not None:
-                self.dedup.take_back()
-            for receipt, sequence in waiting:
-                receipt.settle(sequence, error)
+            self._refuse(waiting, error)
+            raise
+        except Exception as error:  # such as want of memory: what was not written is forgotten, so that nothing waits
+            self.log.take_back()
+            self._refuse(waiting, LogError(f"{self.name}: {type(error).__name__}: {error}"))
             raise
         if self.dedup is not None:
             self.dedup.written()
         self._broker.growth.note(self.name)
         if self.options.durability == "fsync" and not self.ephemeral:
-            self._broker.unsynced.append((self, waiting))
+            self._broker.work.sync(self, waiting)
         else:
             for receipt, sequence in waiting:
                 receipt.settle(sequence, None)
         self.fan_out(now)
+
+    def _refuse(self, waiting: Sequence[tuple[Receipt, int]], error: LogError) -> None:
+        """Settle receipts of messages that were not written."""
+        self.message_count, self.message_bytes = self.counted
+        if self.dedup is not None:
+            self.dedup.take_back()
+        for receipt, sequence in waiting:
+            receipt.settle(sequence, error)
 
     def adopt(self, log: LogWriter, frames: bytes, count: int, *, now: int) -> None:
         """Take frames that were written to the file of `direct_log` and are answered; hand them to the channels."""
@@ -341,6 +288,10 @@ class Topic(TopicWriter):
     def save(self) -> None:
         """Save the state of the topic now, as publishes are saved; when the disk refuses, with a later checkpoint."""
         self._broker.checkpoint_topic(self, sync=True)
+
+    def deliver_later(self, channel: Channel) -> None:
+        """Have the channel deliver in the next turn."""
+        self._broker.work.deliver_later(channel)
 
     def schedule(self, due: int, channel: Channel) -> None:
         """Have the channel's `scan` called at that time."""

@@ -143,6 +143,12 @@ class LogWriter:
         self._forget_pending()
         self._shrink_window()
 
+    def take_back(self) -> None:
+        """Forget what was appended and not flushed; what a flush that raised has left is cut off by the next one."""
+        self._give_up_pending()
+        if self._segments:
+            self._segments[-1].torn = True
+
     def _shrink_window(self) -> None:
         window = self._window
         if window.bytes > self.options.tail_bytes:  # less often than with every flush

@@ -71,6 +71,12 @@ class MemoryLog(TopicLog):
             self._pending_rows = []
         self.end = self.next
 
+    def take_back(self) -> None:
+        """Forget what was appended and not flushed."""
+        self._pending.clear()
+        self._pending_rows = []
+        self.next = self.end
+
     def reader(self, sequence: int) -> Reader:
         """Return a reader at `sequence`."""
         return Reader(self, sequence)

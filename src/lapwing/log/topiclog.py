@@ -64,6 +64,9 @@ class TopicLog(Protocol):
     def flush(self) -> None:
         """Make everything appended count; raises `WriteFailed` and forgets it all when the disk refuses."""
 
+    def take_back(self) -> None:
+        """Forget what was appended and not flushed, after a flush that raised anything else."""
+
     def write_index(self) -> None:
         """Write the index records of all frames that are flushed. Raises `WriteFailed`, and can be called again."""
         return

@@ -34,10 +34,10 @@ class Syncer:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        while self._broker.unsynced:
-            group, self._broker.unsynced = self._broker.unsynced, []
+        work = self._broker.work
+        while work.unsynced:
             waiting: dict[Topic, list[tuple[Receipt, int]]] = {}
-            for topic, receipts in group:
+            for topic, receipts in work.take_unsynced():
                 waiting.setdefault(topic, []).extend(receipts)
             for topic, receipts in waiting.items():
                 error = await self.sync(topic)

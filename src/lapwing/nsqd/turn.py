@@ -63,7 +63,7 @@ class Turn:
                 broker.growth.wake(self.clock.now())
         finally:
             self._scheduled = False
-        if broker.unsynced:
+        if broker.work.unsynced:
             self.on_unsynced()
         if broker.changes:
             self.on_changes()
@@ -71,3 +71,5 @@ class Turn:
         for connection in connections:
             connection.flush()
         self.alarm.arm()
+        if broker.work:
+            self.schedule_flush()  # others have their turn first
