@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -98,8 +99,9 @@ def run(options: AdminOptions) -> None:
     log.info(f"nsqadmin v{NSQ_VERSION} (lapwing)")
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(admin, listener, log))
-    log.info("HTTP: closing")
-    log.drain()
+        log.info("HTTP: closing")
+        log.drain()
+        os._exit(0)  # the end of the runner would wait for the thread that imports the pages
 
 
 def warnings(options: AdminOptions) -> Iterator[str]:
@@ -128,12 +130,21 @@ def _listen(address: str) -> Listener:
 async def _serve(admin: Admin, listener: Listener, log: Log) -> None:
     import uvicorn
 
+    stopping = asyncio.Event()
+
     class Server(uvicorn.Server):
         """Leaves signals to us: the library would raise them again after a clean stop."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield
+
+        async def main_loop(self) -> None:
+            """Wait for the stop, and keep the `Date` of answers; the library looks ten times a second."""
+            while not await self.on_tick(0):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await stopping.wait()
 
     server = Server(
         uvicorn.Config(
@@ -149,11 +160,13 @@ async def _serve(admin: Admin, listener: Listener, log: Log) -> None:
 
     def stop() -> None:
         server.should_exit = True
+        stopping.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     log.info(f"HTTP: listening on {listener.address}")
+    gc.enable()
     async with _background(admin):
         await server.serve(sockets=listener.sockets)
 

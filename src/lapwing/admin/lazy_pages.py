@@ -1,10 +1,11 @@
 """Load the libraries of the web pages right after the start, or when the first page is asked for.
 
-NiceGUI and its dependencies take 1.5 s of CPU to import. A daemon that starts answers its API, its login and health
-checks without them. They are imported in a thread, beside these answers.
+NiceGUI and its dependencies take several times the CPU of everything else that a start needs. A daemon that starts
+answers its API, its login and health checks without them. They are imported in a thread, beside these answers.
 """
 
 import asyncio
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -16,7 +17,7 @@ from lapwing.admin.services import Admin
 # python-engineio and python-socketio import these if they are installed: for their client, for another server, and
 # for message queues between servers. Nobody uses them here, and they cost up to 0.7 s.
 _UNUSED: Final = ("aiohttp", "tornado", "redis", "valkey", "kombu", "aio_pika")
-_WAIT: Final = 0.1  # seconds after the start
+_WAIT: Final = 1.0  # seconds after the start, which the answers of the first moments have for themselves
 
 
 class LazyPages:
@@ -68,8 +69,13 @@ class LazyPages:
 
 
 def _import_pages() -> None:
-    with _without(_UNUSED):
-        import lapwing.admin.pages.site  # noqa: F401
+    gc.disable()  # nothing of it is garbage; looking for it again and again takes a fifth of the time
+    try:
+        with _without(_UNUSED):
+            import lapwing.admin.pages.site  # noqa: F401
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 @contextmanager

@@ -1,18 +1,24 @@
 """`nsqadmin`: the web UI and its JSON API."""
 
-import signal
-import sys
-from collections.abc import Sequence
+from __future__ import annotations
 
-from lapwing.admin.options import AdminOptions
-from lapwing.cli import flags
-from lapwing.errors import ConfigError
+import gc
+import sys
+from typing import TYPE_CHECKING
+
+from lapwing.cli.starting import leave_at_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run until a signal: exit code 0; 1 if it cannot start, 2 for a bad flag."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)  # it takes a second to start, and to be stopped meanwhile is no failure
+    leave_at_signals()
+    gc.disable()  # nothing that starting makes is garbage
+    from lapwing.admin.options import AdminOptions
+    from lapwing.cli import flags
+
     options = flags.read(AdminOptions, "nsqadmin", arguments, "nsqadmin --lookupd-http-address=127.0.0.1:4161").options
     if options.version:
         print(flags.version_text("nsqadmin"))
@@ -21,16 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_hash(options.hash_password)
         return
     from lapwing.admin import daemon
+    from lapwing.errors import ConfigError
 
     try:
         daemon.run(options)
     except ConfigError as error:
         sys.stderr.write(f"failed to instantiate nsqadmin - {error}\n")
         raise SystemExit(1) from None
-
-
-def _leave(number: int, frame: object) -> None:
-    raise SystemExit(0)
 
 
 def _print_hash(user: str) -> None:

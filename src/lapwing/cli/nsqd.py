@@ -1,19 +1,24 @@
 """nsqd: the broker."""
 
-import asyncio
+from __future__ import annotations
+
 import gc
 import sys
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from lapwing.broker.options import Options
-from lapwing.cli.flags import Parsed, read, version_text
-from lapwing.net.logs import Level, Log
+from lapwing.cli.starting import leave_at_signals
+
+if TYPE_CHECKING:
+    from lapwing.broker.options import Options
+    from lapwing.cli.flags import Parsed
 
 EXAMPLE = "nsqd --data-path=/var/lib/nsqd --lookupd-tcp-address=127.0.0.1:4160"
 
 
 def effective(parsed: Parsed[Options]) -> Options:
     """Return the options with derived values: a requested memory limit, TLS that client certificates need."""
+    from dataclasses import replace
+
     options = parsed.options
     if parsed.given("mem_queue_size"):
         options = replace(options, deferred_limit=options.mem_queue_size)
@@ -24,12 +29,19 @@ def effective(parsed: Parsed[Options]) -> Options:
 
 def main() -> None:
     """Run the program."""
+    leave_at_signals()
+    gc.disable()  # nothing that starting makes is garbage; looking for it again and again takes a fifth of the time
+    from lapwing.broker.options import Options
+    from lapwing.cli.flags import read, version_text
+
     parsed = read(Options, "nsqd", example=EXAMPLE)
     if parsed.options.version:
         print(version_text("nsqd"))
         return
-    gc.disable()  # nothing that starting makes is garbage; looking for it again and again takes a fifth of the time
+    import asyncio
+
     from lapwing.net.event_loop import new_event_loop
+    from lapwing.net.logs import Level, Log
     from lapwing.nsqd.daemon import run
 
     options = effective(parsed)
