@@ -1,30 +1,73 @@
 """lapwing: a realtime distributed message queue, wire-compatible with NSQ.
 
-`from lapwing import Producer, Consumer, Message` gives the asyncio client, `LogReader` reads logs without consuming.
-The names are imported on first use, so that the start of a daemon does not pay for the client.
+`from lapwing import App, Producer, Consumer, Message` gives all that a program needs; the names are in `__all__`. They
+are imported on first use, so that the start of a daemon does not pay for the client.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lapwing.client.consumer import Consumer
-    from lapwing.client.log_reader import LogReader
+    from lapwing.client.consumer import Consumer, ConsumerStats
+    from lapwing.client.errors import (
+        ClientError,
+        ConnectionLost,
+        PublishFailed,
+        PublishTimeout,
+        Refused,
+        Stopped,
+        Unreachable,
+    )
+    from lapwing.client.inbox import RequestTimeout
+    from lapwing.client.log_reader import LogMessage, LogReader, NoLog
     from lapwing.client.message import Hold, Message, Reject, Requeue
+    from lapwing.client.options import ClientOptions
     from lapwing.client.producer import Producer
+    from lapwing.client.sync import SyncConsumer, SyncProducer
+    from lapwing.errors import ConfigError, LapwingError
 
 __version__ = "0.1.0"
 
-__all__ = ["Consumer", "Hold", "LogReader", "Message", "Producer", "Reject", "Requeue", "__version__"]
+__all__ = [
+    "ClientError",
+    "ClientOptions",
+    "ConfigError",
+    "ConnectionLost",
+    "Consumer",
+    "ConsumerStats",
+    "Hold",
+    "LapwingError",
+    "LogMessage",
+    "LogReader",
+    "Message",
+    "NoLog",
+    "Producer",
+    "PublishFailed",
+    "PublishTimeout",
+    "Refused",
+    "Reject",
+    "RequestTimeout",
+    "Requeue",
+    "Stopped",
+    "SyncConsumer",
+    "SyncProducer",
+    "Unreachable",
+    "__version__",
+]
 
-_ROOMS = {
-    "Consumer": "lapwing.client.consumer",
-    "Hold": "lapwing.client.message",
-    "LogReader": "lapwing.client.log_reader",
-    "Message": "lapwing.client.message",
-    "Producer": "lapwing.client.producer",
-    "Reject": "lapwing.client.message",
-    "Requeue": "lapwing.client.message",
-}
+_MODULES = {
+    "lapwing.client.consumer": ("Consumer", "ConsumerStats"),
+    "lapwing.client.errors": (
+        "ClientError", "ConnectionLost", "PublishFailed", "PublishTimeout", "Refused", "Stopped", "Unreachable",
+    ),
+    "lapwing.client.inbox": ("RequestTimeout",),
+    "lapwing.client.log_reader": ("LogMessage", "LogReader", "NoLog"),
+    "lapwing.client.message": ("Hold", "Message", "Reject", "Requeue"),
+    "lapwing.client.options": ("ClientOptions",),
+    "lapwing.client.producer": ("Producer",),
+    "lapwing.client.sync": ("SyncConsumer", "SyncProducer"),
+    "lapwing.errors": ("ConfigError", "LapwingError"),
+}  # fmt: skip
+_ROOMS = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
@@ -33,3 +76,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_ROOMS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

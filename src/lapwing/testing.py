@@ -17,6 +17,7 @@
 
 import asyncio
 import inspect
+import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -29,16 +30,23 @@ from lapwing.broker.channel import Channel
 from lapwing.broker.options import Options as BrokerOptions
 from lapwing.broker.settings import default_dead_topic
 from lapwing.broker.storage import MemoryStorage
-from lapwing.client.headers import encode, headers_of_each
+from lapwing.client.bodies import Body
+from lapwing.client.bodies import encode as encode_body
+from lapwing.client.headers import CONTENT_TYPE, encode, headers_of_each
+from lapwing.client.inbox import CORRELATION_ID, REPLY_TO, RequestTimeout, reply_headers
 from lapwing.client.message import Message, Row
-from lapwing.client.options import check_name
+from lapwing.client.options import ClientOptions, check_name
 from lapwing.client.publish_batches import checked
 from lapwing.errors import NoSuchChannel, NoSuchTopic
+from lapwing.net.durations import parse as parse_duration
+from lapwing.net.options import DURATION
+from lapwing.net.options import settings as describe
 from lapwing.sessions.nsq import Session, limits_of
 from lapwing.wire.nsq.commands import Command, Dpub, Fins, Hpub, Mpub, Pub, Rdy, Rej, Req, Sub, Touch
 
 SECOND: Final = 1_000_000_000  # ns
 _NODE: Final = 1
+_INBOX: Final = "inbox.testing#ephemeral"  # topic and channel of replies
 _START: Final = 1_700_000_000 * SECOND  # a fixed time, so that tests see the same timestamps each time
 
 Answer = Literal["finished", "failed", "released", "rejected", "none"]
@@ -49,7 +57,7 @@ class Outcome:
     """One delivery and the answer of the handler."""
 
     body: bytes
-    id: bytes
+    id: str
     attempts: int
     answer: Answer  # none: the handler did not answer, and the message is still in flight
     error: str = ""  # of a failure or rejection
@@ -60,32 +68,39 @@ class Outcome:
 class Broker:
     """A broker in memory. Time stands still until `advance`.
 
-    Keyword arguments are the options of nsqd, such as `msg_timeout` (in ns). Not for use by several threads.
+    Keyword arguments are the options of nsqd, such as `msg_timeout`; times are seconds, or texts such as "1m". Not for
+    use by several threads.
     """
 
     def __init__(self, **options: Any) -> None:
         self.now = _START  # ns
-        self._options = BrokerOptions(**{"min_free_bytes": 0, "node_id": _NODE, **options})
+        self._options = BrokerOptions(**{"min_free_bytes": 0, "node_id": _NODE, **_in_ns(options)})
         self._core = BrokerCore(self._options, MemoryStorage(_NODE))
         self._core.restore(now=self.now)
         self._publisher = _Connection(self)
         self._consumers: dict[tuple[str, str], _Connection] = {}
+        self._requests: dict[str, tuple[asyncio.Future[Message], int]] = {}  # with their deadlines, ns
+        self._numbers = itertools.count(1)
 
     # ---- the test's side ----
 
     def publish(
-        self, topic: str, *bodies: bytes, headers: Mapping[str, str] | None = None, defer: float = 0.0
+        self, topic: str, *bodies: Body, headers: Mapping[str, str] | None = None, defer: float = 0.0
     ) -> None:
         """Publish messages, with the same headers each; with `defer` they are delivered after so many seconds."""
         check_name("topic", topic)
-        found = [checked(topic, body) for body in bodies]
-        if headers:
-            text, delay = encode(headers), round(max(defer, 0.0) * SECOND)
-            self._publisher.send(*(Hpub.of(topic, text, body, delay=delay) for body in found))
+        encoded = [encode_body(body) for body in bodies]
+        found = [checked(topic, body) for body, _ in encoded]
+        if headers or any(kind for _, kind in encoded):
+            delay = round(max(defer, 0.0) * SECOND)
+            for body, kind in encoded:
+                text = encode({**({CONTENT_TYPE: kind} if kind else {}), **(headers or {})})
+                self._publisher.send(Hpub.of(topic, text, body, delay=delay))
         elif defer > 0:
             self._publisher.send(*(Dpub(topic, round(defer * SECOND), body) for body in found))
         else:
             self._publisher.send(Pub(topic, found[0]) if len(found) == 1 else Mpub.of(topic, found))
+        self._pass_on_replies()
 
     def channel(self, topic: str, channel: str, **settings: Any) -> None:
         """Create a channel, and set its settings, such as `max_attempts=3`."""
@@ -105,6 +120,30 @@ class Broker:
         while self._core.scan(self.now):
             self._commit()
         self._commit()
+        for future, deadline in self._requests.values():
+            if deadline <= self.now and not future.done():
+                future.set_exception(RequestTimeout("no reply came in time: does a handler reply?"))
+
+    async def request(
+        self, topic: str, body: Body, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0
+    ) -> Message:
+        """Publish a request and return the reply to it. Raises `RequestTimeout` when the clock is turned so far."""
+        name = f"request-{next(self._numbers)}"
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.deliver(_INBOX, _INBOX)  # subscribe, before the reply is published
+        self._requests[name] = future, self.now + round(timeout * SECOND)
+        try:
+            self.publish(topic, body, headers={**(headers or {}), REPLY_TO: _INBOX, CORRELATION_ID: name})
+            return await future
+        finally:
+            del self._requests[name]
+
+    def _pass_on_replies(self) -> None:
+        while self._requests and (message := self.deliver(_INBOX, _INBOX)) is not None:
+            waiting = self._requests.get(message.headers.get(CORRELATION_ID, ""))
+            if waiting is not None and not waiting[0].done():
+                waiting[0].set_result(message)
+            message.finish()
 
     def producer(self) -> "TestProducer":
         """Return a producer for handlers that publish; it has the methods of `lapwing.Producer`."""
@@ -203,12 +242,24 @@ class Broker:
         self._core.commit(self.now)
 
 
+def _in_ns(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of nsqd with times as nsqd has them."""
+    times = {setting.name for setting in describe(BrokerOptions) if setting.kind is DURATION}
+    return {name: duration(value) if name in times else value for name, value in options.items()}
+
+
+def duration(value: float | str) -> int:
+    """Return the ns of a number of seconds, or of a text such as `1m30s`."""
+    return parse_duration(value) if isinstance(value, str) else round(value * SECOND)
+
+
 class TestProducer:
     """The methods of `lapwing.Producer`, on a broker for tests."""
 
     __test__ = False  # not a test, whatever its name looks like to pytest
 
     def __init__(self, broker: Broker) -> None:
+        self.options = ClientOptions()
         self._broker = broker
 
     async def start(self) -> None:
@@ -226,7 +277,7 @@ class TestProducer:
     async def publish(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         headers: Mapping[str, str] | None = None,
         defer: float | None = None,
@@ -238,7 +289,7 @@ class TestProducer:
     async def publish_many(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Sequence[Body],
         *,
         headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
         defer: float | None = None,
@@ -254,17 +305,34 @@ class TestProducer:
     def submit(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         headers: Mapping[str, str] | None = None,
         defer: float | None = None,
         timeout: float | None = None,
+        context: Mapping[str, str] | None = None,
     ) -> "asyncio.Future[None]":
         """Publish one message; the future is done."""
-        self._broker.publish(topic, body, headers=headers, defer=defer or 0.0)
+        self._broker.publish(topic, body, headers={**(context or {}), **(headers or {})}, defer=defer or 0.0)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future
+
+    async def request(
+        self, topic: str, body: Body, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0
+    ) -> Message:
+        """Publish a request and return the reply to it; the clock of the broker decides when it is too late."""
+        return await self._broker.request(topic, body, headers=headers, timeout=timeout)
+
+    async def reply(self, request: Message, body: Body, *, headers: Mapping[str, str] | None = None) -> None:
+        """Reply to a request that was consumed. Raises `ValueError` for a message that is no request."""
+        topic, own = reply_headers(request, headers)
+        self._broker.publish(topic, body, headers=own)
+
+    @property
+    def connections(self) -> list[str]:
+        """The one broker."""
+        return [_Source.address]
 
 
 class _Connection:
@@ -343,26 +411,26 @@ class _Source:
 
     def finish(self, message: Message) -> None:
         self._answer = "finished"
-        self._connection.send(Fins.of([message.id]))
+        self._connection.send(Fins.of([message._row[2]]))
 
     def fail(self, message: Message, delay: float | None, backoff: bool, error: str) -> None:
         self._answer, self._error, self._delay = "failed", error, delay
-        self._connection.send(Req(message.id, round((delay or 0.0) * SECOND), error=error))
+        self._connection.send(Req(message._row[2], round((delay or 0.0) * SECOND), error=error))
 
     def release(self, message: Message, delay: float) -> None:
         self._answer, self._delay = "released", delay
-        self._connection.send(Req(message.id, round(delay * SECOND), free=True))
+        self._connection.send(Req(message._row[2], round(delay * SECOND), free=True))
 
     def reject(self, message: Message, reason: str, error: str) -> None:
         self._answer, self._reason, self._error = "rejected", reason, error
-        self._connection.send(Rej.of(message.id, reason, error))
+        self._connection.send(Rej.of(message._row[2], reason, error))
 
     def touch(self, message: Message) -> None:
-        self._connection.send(Touch(message.id))
+        self._connection.send(Touch(message._row[2]))
 
     def deadline(self, message: Message) -> float:
         """Return when the message times out by the clock of the test; 0 when it has, or is answered."""
-        return self._connection.deadline(message.id)
+        return self._connection.deadline(message._row[2])
 
     def now(self) -> float:
         return self._connection._broker.now / SECOND

@@ -52,9 +52,9 @@ async def test_a_consumer_that_is_not_started_cannot_be_waited_for():
 
 @pytest.mark.parametrize(
     ("body", "text"),
-    [(5, "bytes, not int"), (None, "bytes, not NoneType"), ([b"x"], "bytes, not list"), ("x", "not str: encode it")],
+    [(5, "model, not int"), (None, "model, not NoneType"), ([b"x"], "model, not list"), ({"a": object()}, "object")],
 )
-async def test_only_bytes_are_published(body, text):
+async def test_a_value_that_is_no_body_is_not_published(body, text):
     async with NsqdDouble() as nsqd, Producer(nsqd.address) as producer:
         with pytest.raises(TypeError, match=text):
             await producer.publish("t", body)

@@ -1,13 +1,17 @@
 """The facade for code that has no event loop."""
 
 import asyncio
+import queue
 import sys
+import threading
 
 import pytest
 from nsqd_double import NsqdDouble
 
 from lapwing.client.errors import Unreachable
-from lapwing.client.sync import SyncConsumer
+from lapwing.client.options import ClientOptions
+from lapwing.client.sync import SyncConsumer, SyncProducer
+from lapwing.errors import ConfigError
 from lapwing.wire.nsq import commands as c
 
 
@@ -155,3 +159,42 @@ from lapwing.client.sync import SyncProducer
 def test_an_nsqd_that_is_not_there_is_named():
     with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
         SyncConsumer("t", "c", nsqd="127.0.0.1:1")
+
+
+async def test_handlers_run_in_threads_and_publishes_can_be_submitted():
+    def script(address):
+        handled = queue.SimpleQueue()
+
+        def handle(message):
+            handled.put((message.body, threading.current_thread().name))
+            if message.body == b"bad":
+                raise ValueError("bad")
+
+        options = ClientOptions(publish_timeout=7, max_in_flight=1)
+        with SyncConsumer("t", "c", handle, nsqd=address, concurrency=2, options=options) as consumer:
+            names = {handled.get(timeout=60)[1] for _ in range(3)}
+            with pytest.raises(ConfigError, match="has a handler"):
+                consumer.get()
+            assert not consumer.wait(0)
+            assert consumer.connections == [address]
+        assert consumer.wait(0)
+        with SyncProducer(address, options=options) as producer:
+            assert producer.connections == [address]
+            future = producer.submit("t", {"a": 1})
+            producer.submit("t", "text")
+            future.result(60)
+        return names
+
+    async with NsqdDouble(headers=True) as nsqd:
+        running = asyncio.create_task(asyncio.to_thread(script, nsqd.address))
+        peer = await nsqd.subscriber(2)  # as many as handlers
+        peer.deliver(b"1", b"2")
+        await nsqd.until(lambda: len(nsqd.said(c.Fin)) == 2)
+        peer.deliver(b"bad")
+        names = await running
+
+        assert names <= {"lapwing-worker-0", "lapwing-worker-1"}
+        (failed,) = nsqd.said(c.Req)
+        assert failed.error.startswith("ValueError: bad")
+        sent = b"".join(each.body for each in nsqd.said(c.Hmpub | c.Hpub))
+        assert sent.index(b'{"content-type":"application/json"}{"a":1}') < sent.index(b"text/plain; charset=utf-8")

@@ -1,13 +1,15 @@
 """The broker that users test their handlers with."""
 
+import asyncio
+import inspect
 import json
 from typing import Any
 
 import pytest
 
-from lapwing import Hold, Message, Requeue
+from lapwing import Hold, Message, Producer, RequestTimeout, Requeue
 from lapwing.errors import ConfigError
-from lapwing.testing import Broker
+from lapwing.testing import Broker, TestProducer
 
 
 async def finish(message: Message) -> None:
@@ -128,8 +130,8 @@ def test_wrong_use_names_the_fix() -> None:
 
     with pytest.raises(LookupError, match="`channel` creates it"):
         broker.depth("orders", "billing")
-    with pytest.raises(TypeError, match="encode it"):
-        broker.publish("orders", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="model, not int"):
+        broker.publish("orders", 5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="empty"):
         broker.publish("orders", b"")
     with pytest.raises(ConfigError, match="topic"):
@@ -195,3 +197,53 @@ async def test_a_message_becomes_a_dead_letter_when_it_is_rejected_or_fails_too_
     assert before == [b"worse"]
     assert [outcome.attempts for outcome in again] == [2]
     assert broker.dead_letters("orders", "billing") == [b"worse", b"bad"]
+
+
+def test_the_producer_for_tests_has_every_method_of_a_producer() -> None:
+    for name, own in inspect.getmembers(Producer, lambda member: inspect.isfunction(member) or hasattr(member, "fget")):
+        if not name.startswith("_"):
+            twin = getattr(TestProducer, name)
+            if inspect.isfunction(own):
+                assert inspect.signature(twin).parameters == inspect.signature(own).parameters, name
+    assert Broker().producer().connections == ["lapwing.testing"]
+
+
+async def test_a_request_is_answered_by_a_handler_that_replies_and_fails_when_the_clock_says_so() -> None:
+    broker = Broker()
+    producer = broker.producer()
+
+    async def price(message: Message) -> None:
+        await producer.reply(message, {"price": 12}, headers={"a": "1"})
+
+    asked = asyncio.create_task(producer.request("prices", "article 7", timeout=5))
+    await asyncio.sleep(0)
+    (outcome,) = await broker.handle("prices", "shop", price)
+    reply = await asked
+    late = asyncio.create_task(producer.request("prices", "article 8", timeout=5))
+    await asyncio.sleep(0)
+    broker.advance(4.9)
+    assert not late.done()
+    broker.advance(0.1)
+
+    assert (outcome.body, outcome.answer) == (b"article 7", "finished")
+    assert json.loads(reply.body) == {"price": 12}
+    assert (reply.headers["content-type"], reply.headers["a"]) == ("application/json", "1")
+    with pytest.raises(RequestTimeout):
+        await late
+    with pytest.raises(ValueError, match="is no request"):
+        await producer.reply(reply, b"x")
+
+
+def test_times_of_options_are_seconds_or_texts() -> None:
+    broker = Broker(msg_timeout=30, max_msg_timeout="1m")
+    broker.publish("orders", b"1")
+    message = broker.deliver("orders", "billing")
+
+    assert message is not None
+    assert round(message.time_left, 1) == 30
+    broker.advance(25)
+    message.touch()
+    broker.advance(25)
+    assert round(message.time_left, 1) == 5
+    broker.advance(20)
+    assert message.expired

@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         """Send IDENTIFY, make the upgrades it grants, send AUTH. Raises `Refused` or `Unreachable`."""
         options = self.options
         try:
-            context = options.tls_context() if options.tls_v1 else None
+            context = options.tls_context() if options.tls else None
         except ConfigError as error:  # a file is missing, or was replaced by a bad one since
             raise self._refusal(str(error)) from error
         self.write(MAGIC + Identify(json.dumps(self._identity).encode()).encode())
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
         granted = self.granted
         if context is not None:
             if not granted.tls_v1:
-                raise self._refusal("nsqd offers no TLS: give it --tls-cert and --tls-key, or connect without tls_v1")
+                raise self._refusal("nsqd offers no TLS: give it --tls-cert and --tls-key, or connect without tls")
             await self._start_tls(context)
             await self._expect_ok()
         if granted.deflate and options.deflate:
@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
             transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
         except (OSError, asyncio.IncompleteReadError) as error:  # ssl.SSLError is an OSError
             self.abort("TLS handshake failed")
-            hint = "check tls_root_ca_file, tls_cert and the host name"
+            hint = "check tls_ca_file, tls_cert_file and the host name"
             raise self._refusal(f"TLS handshake failed: {error}; {hint}") from error
         if transport is None:
             raise self._refusal("TLS handshake failed: connection closed")
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
 
     def _refusal(self, reason: str) -> Refused:
         if "TLS required" in reason:
-            reason += ": set tls_v1"
+            reason += ": set tls"
         return Refused(str(self.address), reason)
 
 

@@ -107,8 +107,9 @@ class Consumer:
                     ...
 
     `nsqd` are TCP addresses (or Unix socket paths), `lookupd` HTTP addresses of nsqlookupd. Coroutine handlers run on
-    the event loop, `concurrency` at a time; plain functions run in that many threads, or in processes with
-    `run="processes"`, or, when they never block, on the loop with `run="loop"`. All other keywords are `ClientOptions`.
+    the event loop, `concurrency` at a time, which raises `max_in_flight` if that is lower; plain functions run in that
+    many threads, or in processes with `run="processes"`, or, when they never block, on the loop with `run="loop"`. All
+    other keywords are `ClientOptions`.
     """
 
     def __init__(
@@ -134,6 +135,8 @@ class Consumer:
         self.topic = topic
         self.channel = channel
         self.options = (options or ClientOptions()).but(**settings)
+        if concurrency > self.options.max_in_flight > 0:  # else handlers would wait for each other without need
+            self.options = self.options.but(max_in_flight=concurrency)
         self._connections = Connections(
             self._subscribe,
             self.options,

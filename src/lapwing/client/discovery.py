@@ -74,7 +74,7 @@ class Discovery:
         self._options = options
         self._found = found
         headers = {"Accept": NSQ_ACCEPT, "User-Agent": options.user_agent}
-        if options.auth_secret and options.skip_lookupd_authorization:
+        if options.auth_secret and options.lookupd_auth:
             headers["Authorization"] = f"Bearer {options.auth_secret}"
         timeout = options.lookupd_poll_timeout
         self._client = HttpClient(

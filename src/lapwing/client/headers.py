@@ -8,6 +8,8 @@ from typing import Final
 
 from lapwing import kernel
 
+CONTENT_TYPE: Final = "content-type"
+
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")  # perhaps half of a surrogate pair
 
 

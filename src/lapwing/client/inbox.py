@@ -74,7 +74,7 @@ def reply_headers(message: Message, headers: Mapping[str, str] | None) -> tuple[
     """Return the topic and the headers of the reply to a request. Raises `ValueError` for another message."""
     request = message.headers
     if REPLY_TO not in request:
-        raise ValueError(f"message {message.id.decode('latin-1')} is no request: it has no {REPLY_TO} header")
+        raise ValueError(f"message {message.id} is no request: it has no {REPLY_TO} header")
     found = dict(headers or {})
     if CORRELATION_ID in request:
         found[CORRELATION_ID] = request[CORRELATION_ID]

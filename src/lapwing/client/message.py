@@ -82,10 +82,11 @@ class Message:
     block. The first answer counts, later ones do nothing. All methods may be called from any thread.
     """
 
-    __slots__ = ("_error", "_received", "_row", "_source")
+    __slots__ = ("_error", "_origin", "_received", "_row", "_source")
 
     def __init__(self, row: Row, source: MessageSource | None, received: float) -> None:
         self._row = row
+        self._origin = source
         self._source = source  # None once answered
         self._received = received  # monotonic, s
 
@@ -100,9 +101,9 @@ class Message:
         return pairs_of(self._row[3])
 
     @property
-    def id(self) -> bytes:
+    def id(self) -> str:
         """Sixteen hex digits, unique within its topic and nsqd."""
-        return self._row[2]
+        return self._row[2].decode("latin-1")
 
     @property
     def attempts(self) -> int:
@@ -122,13 +123,13 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic; empty once the message is answered."""
-        return self._source.topic if self._source is not None else ""
+        """The topic."""
+        return self._origin.topic if self._origin is not None else ""
 
     @property
     def address(self) -> str:
-        """The nsqd that delivered it; empty once the message is answered."""
-        return self._source.address if self._source is not None else ""
+        """The nsqd that delivered it."""
+        return self._origin.address if self._origin is not None else ""
 
     @property
     def answered(self) -> bool:
@@ -255,7 +256,7 @@ class Message:
     def __repr__(self) -> str:
         shown = self.body[:40]
         more = "..." if len(self.body) > 40 else ""
-        return f"<Message {self.id.decode('latin-1')} attempts={self.attempts} {shown!r}{more}>"
+        return f"<Message {self.id} attempts={self.attempts} {shown!r}{more}>"
 
 
 class DetachedSource:

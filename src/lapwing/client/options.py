@@ -8,6 +8,7 @@ import difflib
 import math
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
@@ -51,11 +52,11 @@ class ClientSettings(TypedDict, total=False):
     user_agent: str
     heartbeat_interval: float
     sample_rate: int
-    tls_v1: bool
-    tls_root_ca_file: str | None
-    tls_cert: str | None
-    tls_key: str | None
-    tls_insecure_skip_verify: bool
+    tls: bool
+    tls_ca_file: str | None
+    tls_cert_file: str | None
+    tls_key_file: str | None
+    tls_verify: bool
     tls_min_version: Literal["ssl3.0", "tls1.0", "tls1.1", "tls1.2", "tls1.3"]
     deflate: bool
     deflate_level: int
@@ -65,7 +66,7 @@ class ClientSettings(TypedDict, total=False):
     max_in_flight: int
     msg_timeout: float
     auth_secret: str | None
-    skip_lookupd_authorization: bool
+    lookupd_auth: bool
     topology_region: str
     topology_zone: str
     max_msg_size: int
@@ -77,6 +78,31 @@ class ClientSettings(TypedDict, total=False):
     auto_touch: bool
     headers: bool
     trace_as_child: bool
+    # NSQ's names
+    tls_v1: bool
+    tls_root_ca_file: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_insecure_skip_verify: bool
+    skip_lookupd_authorization: bool
+
+
+def _not(value: Any) -> Any:
+    return not value if isinstance(value, bool) else value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+NSQ_NAMES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {  # NSQ's name: ours, and our value of theirs
+    "tls_v1": ("tls", _same),
+    "tls_root_ca_file": ("tls_ca_file", _same),
+    "tls_cert": ("tls_cert_file", _same),
+    "tls_key": ("tls_key_file", _same),
+    "tls_insecure_skip_verify": ("tls_verify", _not),
+    "skip_lookupd_authorization": ("lookupd_auth", _same),  # despite its name, True sends the secret
+}
 
 
 def _setting(default: Any, low: float | None = None, high: float | None = None, *, time: bool = False) -> Any:
@@ -112,11 +138,11 @@ class ClientOptions:
     user_agent: str = _setting(f"lapwing/{__version__}")
     heartbeat_interval: float = _seconds(30.0, None)  # -1: off
     sample_rate: int = _setting(0, 0, 99)  # percent; 0: all
-    tls_v1: bool = _setting(False)
-    tls_root_ca_file: str | None = _setting(None)
-    tls_cert: str | None = _setting(None)
-    tls_key: str | None = _setting(None)
-    tls_insecure_skip_verify: bool = _setting(False)
+    tls: bool = _setting(False)
+    tls_ca_file: str | None = _setting(None)
+    tls_cert_file: str | None = _setting(None)
+    tls_key_file: str | None = _setting(None)
+    tls_verify: bool = _setting(True)
     tls_min_version: Literal["ssl3.0", "tls1.0", "tls1.1", "tls1.2", "tls1.3"] = _setting("tls1.2")
     deflate: bool = _setting(False)
     deflate_level: int = _setting(6, 1, 9)
@@ -126,7 +152,7 @@ class ClientOptions:
     max_in_flight: int = _setting(1, 0)
     msg_timeout: float = _seconds(0.0, 0)  # 0: the server's
     auth_secret: str | None = _setting(None)
-    skip_lookupd_authorization: bool = _setting(True)  # despite its name, True sends the secret to nsqlookupd
+    lookupd_auth: bool = _setting(True)  # send the secret to nsqlookupd too
     topology_region: str = _setting("")
     topology_zone: str = _setting("")
     max_msg_size: int = _setting(1 << 20, 0)  # bytes that nsqd takes in one message, until it names its own limit
@@ -164,12 +190,17 @@ class ClientOptions:
 
     def but(self, **settings: Unpack[ClientSettings]) -> "ClientOptions":
         """Return a copy with some settings changed. Raises `ConfigError` for an unknown one."""
-        known = [spec.name for spec in dataclasses.fields(self)]
-        for name in settings:
+        known = [*(spec.name for spec in dataclasses.fields(self)), *NSQ_NAMES]
+        found: dict[str, Any] = {}
+        for name, value in settings.items():
             if name not in known:
                 alike = difflib.get_close_matches(name, known, 1)
                 raise ConfigError(f"no setting is called {name}" + (f"; is it {alike[0]}?" if alike else ""))
-        return dataclasses.replace(self, **settings)
+            name, convert = NSQ_NAMES.get(name, (name, _same))
+            if name in found:
+                raise ConfigError(f"{name} is given twice, by its name and by NSQ's")
+            found[name] = convert(value)
+        return dataclasses.replace(self, **found)
 
     def identity(self) -> dict[str, Any]:
         """Return the body of IDENTIFY."""
@@ -182,7 +213,7 @@ class ClientOptions:
             "long_id": hostname,
             "user_agent": self.user_agent,
             "feature_negotiation": True,
-            "tls_v1": self.tls_v1,
+            "tls_v1": self.tls,
             "deflate": self.deflate,
             "deflate_level": self.deflate_level,
             "snappy": self.snappy,
@@ -203,15 +234,15 @@ class ClientOptions:
         context = ssl.create_default_context()
         context.minimum_version = TLS_VERSIONS[self.tls_min_version]
         try:
-            if self.tls_root_ca_file:
-                context.load_verify_locations(self.tls_root_ca_file)
-            if self.tls_cert:
-                context.load_cert_chain(self.tls_cert, self.tls_key or None)
+            if self.tls_ca_file:
+                context.load_verify_locations(self.tls_ca_file)
+            if self.tls_cert_file:
+                context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
         except OSError as error:  # ssl.SSLError is one
-            files = [name for name in (self.tls_root_ca_file, self.tls_cert, self.tls_key) if name]
+            files = [name for name in (self.tls_ca_file, self.tls_cert_file, self.tls_key_file) if name]
             missing = [name for name in files if not Path(name).exists()]
             raise ConfigError(f"TLS files: {', '.join(missing) or ', '.join(files)}: {error}") from error
-        if self.tls_insecure_skip_verify:
+        if not self.tls_verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
@@ -252,9 +283,10 @@ def parse_option(text: str) -> tuple[str, Any]:
     name, _, value = text.partition(",")
     name = name.strip().replace("-", "_")
     specs = {spec.name: spec for spec in dataclasses.fields(ClientOptions)}
-    if name not in specs:
+    ours = NSQ_NAMES.get(name, (name, _same))[0]
+    if ours not in specs:
         raise ConfigError(f"invalid option {name}")
-    spec = specs[name]
+    spec = specs[ours]
     try:
         return name, _value(value.strip(), spec.default, time=spec.metadata["time"])
     except ValueError as error:

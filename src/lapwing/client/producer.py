@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Unpack
 
+from lapwing.client.bodies import Body, encode
 from lapwing.client.errors import ClientError, PublishFailed, PublishTimeout, Stopped
-from lapwing.client.headers import encode_in_context, headers_of_each
+from lapwing.client.headers import CONTENT_TYPE, encode_in_context, headers_of_each
 from lapwing.client.inbox import CORRELATION_ID, REPLY_TO, Inbox, RequestTimeout, reply_headers
 from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
@@ -48,6 +49,7 @@ class Producer:
         self._stopping = False
         self._stopped = False
         self._inbox: Inbox | None = None
+        self._repliers: dict[str, Producer] = {}  # by the nsqd that they publish replies to
         self._telemetry = telemetry()
 
     # -- start and stop
@@ -96,6 +98,7 @@ class Producer:
         if self._inbox is not None:
             await self._inbox.stop()
         try:
+            await asyncio.gather(*(replier.stop(timeout) for replier in self._repliers.values()))
             await self._queue.drain(timeout)
         finally:
             self._stopped = True
@@ -117,7 +120,7 @@ class Producer:
     async def publish(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         headers: Mapping[str, str] | None = None,
         defer: float | None = None,
@@ -125,6 +128,7 @@ class Producer:
     ) -> None:
         """Publish `body` and return when nsqd has confirmed it; with `defer`, it is delivered after so many seconds.
 
+        A body is bytes, text, or a value that becomes JSON: a dict, dataclass, msgspec Struct or pydantic model.
         Raises `PublishFailed` when nsqd refuses, or takes no `headers`, and `PublishTimeout` when there is no
         confirmation within `timeout` seconds (default: `publish_timeout`).
         """
@@ -140,7 +144,7 @@ class Producer:
     def submit(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         headers: Mapping[str, str] | None = None,
         defer: float | None = None,
@@ -152,6 +156,9 @@ class Producer:
         `context` are further headers, which a plain NSQ server does not get.
         """
         self._check(topic)
+        if type(body) is not bytes:
+            body, kind = encode(body)
+            context = {CONTENT_TYPE: kind, **(context or {})} if kind else context
         body = checked(topic, body)
         text = encode_in_context(headers or {}, context or {})
         deadline = self._loop.time() + (self.options.publish_timeout if timeout is None else timeout)
@@ -163,7 +170,7 @@ class Producer:
     async def publish_many(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Sequence[Body],
         *,
         headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
         defer: float | None = None,
@@ -189,7 +196,7 @@ class Producer:
     async def _publish_many(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Sequence[Body],
         headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None,
         context: Mapping[str, str],
         defer: float | None,
@@ -207,9 +214,12 @@ class Producer:
                     raise result
             return
         self._check(topic)
-        texts = [encode_in_context(each, context) for each in headers_of_each(topic, headers, len(bodies))]
         deadline = self._loop.time() + (self.options.publish_timeout if timeout is None else timeout)
-        rest = [(text, checked(topic, body)) for text, body in zip(texts, bodies, strict=True)]
+        rest: list[tuple[bytes, bytes]] = []
+        for own, body in zip(headers_of_each(topic, headers, len(bodies)), bodies, strict=True):
+            data, kind = (body, "") if type(body) is bytes else encode(body)
+            text = encode_in_context(own, {CONTENT_TYPE: kind, **context} if kind else context)
+            rest.append((text, checked(topic, data)))
         while rest:
             batches = self._queue.add_whole(topic, rest, deadline, needs_headers=bool(headers))
             results = await asyncio.gather(*(batch.futures[0] for batch in batches), return_exceptions=True)
@@ -226,7 +236,7 @@ class Producer:
     async def request(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float = 10.0,
@@ -256,10 +266,21 @@ class Producer:
             text = f"no reply from {topic} within {timeout:g} s: is a consumer there that replies?"
             raise RequestTimeout(text) from error
 
-    async def reply(self, request: Message, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
-        """Reply to a request that was consumed. Raises `ValueError` for a message that is no request."""
+    async def reply(self, request: Message, body: Body, *, headers: Mapping[str, str] | None = None) -> None:
+        """Reply to a request that was consumed, on the nsqd that delivered it, where its sender listens.
+
+        Raises `ValueError` for a message that is no request, and what `publish` raises.
+        """
         topic, own = reply_headers(request, headers)
-        await self.publish(topic, body, headers=own)
+        address = request.address
+        if not address or [address] == self.connections:
+            await self.publish(topic, body, headers=own)
+            return
+        if self._stopping:
+            raise Stopped("the producer was stopped; create a new one")
+        if address not in self._repliers:
+            self._repliers[address] = Producer(address, options=self.options)
+        await self._repliers[address].publish(topic, body, headers=own)
 
     @property
     def connections(self) -> list[str]:

@@ -177,7 +177,7 @@ class Subscription:
         if not self.connection.granted.reject:
             log.warning(
                 "[%s/%s] (%s) message %s is rejected and dropped, as this server keeps no dead letters: %s",
-                self.topic, self.owner.channel, self.address, message.id.decode("latin-1"), reason,
+                self.topic, self.owner.channel, self.address, message.id, reason,
             )  # fmt: skip
             self.finish(message)
             return

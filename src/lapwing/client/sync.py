@@ -10,13 +10,17 @@ import queue
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Final, Self, TypeVar, Unpack
 
-from lapwing.client.consumer import Consumer
+from lapwing.client.bodies import Body
+from lapwing.client.consumer import Consumer, ConsumerStats
 from lapwing.client.errors import ClientError
 from lapwing.client.message import Message
-from lapwing.client.options import ClientSettings
+from lapwing.client.options import ClientOptions, ClientSettings
 from lapwing.client.producer import Producer
+from lapwing.client.workers import Handler, RunIn
+from lapwing.errors import ConfigError
 from lapwing.net.event_loop import new_event_loop
 
 T = TypeVar("T")
@@ -71,15 +75,19 @@ class LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run `work` on the loop and return its result."""
-        if not self.alive:
-            work.close()
-            raise ClientError("closed, or created before a fork, which does not copy threads: create a new one")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.submit(work)
         try:
             return future.result(timeout)
         except BaseException:
             future.cancel()
             raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run `work` on the loop."""
+        if not self.alive:
+            work.close()
+            raise ClientError("closed, or created before a fork, which does not copy threads: create a new one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     @property
     def alive(self) -> bool:
@@ -144,15 +152,20 @@ class SyncProducer(_BlockingClient):
     """
 
     def __init__(
-        self, nsqd: str | Iterable[str] = (), *, lookupd: str | Iterable[str] = (), **settings: Unpack[ClientSettings]
+        self,
+        nsqd: str | Iterable[str] = (),
+        *,
+        lookupd: str | Iterable[str] = (),
+        options: ClientOptions | None = None,
+        **settings: Unpack[ClientSettings],
     ) -> None:
-        self._producer = Producer(nsqd, lookupd=lookupd, **settings)
+        self._producer = Producer(nsqd, lookupd=lookupd, options=options, **settings)
         super().__init__("lapwing-producer", self._producer.start, self._producer.stop)
 
     def publish(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         *,
         headers: Mapping[str, str] | None = None,
         defer: float | None = None,
@@ -161,10 +174,27 @@ class SyncProducer(_BlockingClient):
         """Publish `body` and return when nsqd has confirmed it; see `Producer.publish`."""
         self._thread.call(self._producer.publish(topic, body, headers=headers, defer=defer, timeout=timeout))
 
+    def submit(
+        self,
+        topic: str,
+        body: Body,
+        *,
+        headers: Mapping[str, str] | None = None,
+        defer: float | None = None,
+        timeout: float | None = None,
+    ) -> "Future[None]":
+        """Publish without waiting; the future is done when nsqd has confirmed.
+
+        Publishes leave in the order of the calls, and many together as one batch. `close` waits for them.
+        """
+        return self._thread.submit(
+            self._producer.publish(topic, body, headers=headers, defer=defer, timeout=timeout)
+        )
+
     def publish_many(
         self,
         topic: str,
-        bodies: Sequence[bytes],
+        bodies: Sequence[Body],
         *,
         headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
         defer: float | None = None,
@@ -174,14 +204,19 @@ class SyncProducer(_BlockingClient):
         self._thread.call(self._producer.publish_many(topic, bodies, headers=headers, defer=defer, timeout=timeout))
 
     def request(
-        self, topic: str, body: bytes, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0
+        self, topic: str, body: Body, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0
     ) -> Message:
         """Publish a request and return the reply to it; see `Producer.request`."""
         return self._thread.call(self._producer.request(topic, body, headers=headers, timeout=timeout))
 
-    def reply(self, request: Message, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
+    def reply(self, request: Message, body: Body, *, headers: Mapping[str, str] | None = None) -> None:
         """Reply to a request that was consumed; see `Producer.reply`."""
         self._thread.call(self._producer.reply(request, body, headers=headers))
+
+    @property
+    def connections(self) -> list[str]:
+        """The nsqds that it is connected to."""
+        return self._producer.connections
 
     def close(self) -> None:
         """Wait for unconfirmed publishes, then close. Twice is harmless."""
@@ -189,7 +224,10 @@ class SyncProducer(_BlockingClient):
 
 
 class SyncConsumer(_BlockingClient):
-    """`Consumer` for code that blocks: iterate, or `get` and `take` with a deadline.
+    """`Consumer` for code that blocks: with a handler, or iterate, or `get` and `take` with a deadline.
+
+        with SyncConsumer("orders", "billing", handle, nsqd="127.0.0.1:4150", concurrency=10) as consumer:
+            consumer.wait()                        # handlers run in threads; until close() or Ctrl-C
 
         with SyncConsumer("orders", "billing", nsqd="127.0.0.1:4150") as consumer:
             for message in consumer:
@@ -201,15 +239,35 @@ class SyncConsumer(_BlockingClient):
         self,
         topic: str,
         channel: str,
+        handler: Handler | None = None,
         *,
         nsqd: str | Iterable[str] = (),
         lookupd: str | Iterable[str] = (),
+        concurrency: int = 1,
+        run: RunIn = "auto",
+        auto_finish: bool = True,
+        on_giving_up: Callable[[Message], Any] | None = None,
+        address_filter: Callable[[str], bool] | None = None,
+        options: ClientOptions | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
+        self._handler = handler
         self._queue: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._closed = False
+        self._ended = threading.Event()
         self._consumer = Consumer(
-            topic, channel, self._pass_on, nsqd=nsqd, lookupd=lookupd, run="loop", auto_finish=False, **settings
+            topic,
+            channel,
+            handler if handler is not None else self._pass_on,
+            nsqd=nsqd,
+            lookupd=lookupd,
+            concurrency=concurrency,
+            run=run if handler is not None else "loop",
+            auto_finish=auto_finish and handler is not None,
+            on_giving_up=on_giving_up,
+            address_filter=address_filter,
+            options=options,
+            **settings,
         )
         super().__init__("lapwing-consumer", self._consumer.start, self._finish)
 
@@ -221,6 +279,8 @@ class SyncConsumer(_BlockingClient):
 
     def get(self, timeout: float | None = None) -> Message | None:
         """Return the next message, or None if there is none within `timeout` seconds or the consumer is closed."""
+        if self._handler is not None:
+            raise ConfigError("this consumer has a handler: its messages cannot be taken too")
         while not self._closed:
             try:
                 message = self._queue.get(timeout=timeout)
@@ -243,15 +303,33 @@ class SyncConsumer(_BlockingClient):
         while (message := self.get()) is not None:
             yield message
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the consumer is closed, at most so many seconds; return whether it is."""
+        return self._ended.wait(timeout)
+
+    @property
+    def connections(self) -> list[str]:
+        """The nsqds that it is subscribed to."""
+        return self._consumer.connections
+
+    @property
+    def stats(self) -> ConsumerStats:
+        """Counts so far."""
+        return self._consumer.stats
+
     def close(self) -> None:
-        """Send CLS, release unanswered messages, close. Twice is harmless."""
+        """Send CLS, let handlers finish, release unanswered messages, close. Twice is harmless."""
         self._closed = True
         self._queue.put(None)
-        self._thread.stop()
+        try:
+            self._thread.stop()
+        finally:
+            self._ended.set()
 
     async def _finish(self, seconds: float | None) -> None:
         """Release what was not answered, and stop. `Consumer.stop` has deadlines of its own."""
         self._closed = True
-        for subscription in list(self._consumer._subscriptions):
-            subscription.give_back()
+        if self._handler is None:
+            for subscription in list(self._consumer._subscriptions):
+                subscription.give_back()
         await self._consumer.stop()

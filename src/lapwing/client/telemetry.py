@@ -90,7 +90,7 @@ class Telemetry:
             labels["server.address"] = _host(address)
         attributes = labels | {
             "messaging.operation.type": "process",
-            "messaging.message.id": message.id.decode("latin-1"),
+            "messaging.message.id": message.id,
             "messaging.message.body.size": len(message.body),
         }
         sender = propagate.extract(message.headers, getter=_HEADERS)
@@ -118,12 +118,15 @@ class Telemetry:
 
     def traced(self, handler: Callable[[Message], Any], channel: str) -> Callable[[Message], Any]:
         """Return a handler that does the same and is traced."""
-        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        own = inspect.unwrap(handler)
+        if inspect.iscoroutinefunction(own) or inspect.iscoroutinefunction(type(own).__call__):
 
             @functools.wraps(handler, updated=())
             async def handle(message: Message) -> None:
                 with self.process(message, channel):
-                    await handler(message)
+                    result = handler(message)
+                    if inspect.isawaitable(result):
+                        await result
 
             return handle
 

@@ -47,7 +47,7 @@ class AnswerPolicy:
         """Finish a message that was delivered too often, after `on_giving_up` has seen it."""
         log.warning(
             "[%s] (%s) message %s attempted %d times, giving up",
-            message.topic, message.address, message.id.decode("latin-1"), message.attempts,
+            message.topic, message.address, message.id, message.attempts,
         )  # fmt: skip
         if self._giving_up is None:
             message.finish()
@@ -74,7 +74,7 @@ class AnswerPolicy:
             message.finish()
 
     def _not_informed(self, message: Message, error: BaseException) -> None:
-        log.error("on_giving_up failed for message %s", message.id.decode("latin-1"), exc_info=error)
+        log.error("on_giving_up failed for message %s", message.id, exc_info=error)
         message.requeue()
 
     def failed(self, message: Message, error: BaseException) -> None:
@@ -82,7 +82,7 @@ class AnswerPolicy:
         if isinstance(error, Exception) and not isinstance(error, (Requeue, Hold, Reject)):
             log.error(
                 "[%s] (%s) handler failed for message %s: %s: %s",
-                message.topic, message.address, message.id.decode("latin-1"), type(error).__name__, text_of(error),
+                message.topic, message.address, message.id, type(error).__name__, text_of(error),
                 exc_info=error,
             )  # fmt: skip
         message.answer(error)
@@ -318,7 +318,8 @@ def where_to_run(handler: Handler, run: RunIn) -> RunIn:
         raise ConfigError(f"handler is {handler!r}, expected a function or coroutine function of a message")
     if run not in get_args(RunIn):
         raise ConfigError(f"run is {run!r}, expected one of {', '.join(get_args(RunIn))}")
-    waits = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    own = inspect.unwrap(handler)
+    waits = inspect.iscoroutinefunction(own) or inspect.iscoroutinefunction(type(own).__call__)
     if waits and run == "processes":
         raise ConfigError("run is 'processes', where no event loop runs a coroutine function: a plain one is needed")
     if run != "auto":

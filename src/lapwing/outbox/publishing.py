@@ -11,8 +11,10 @@ from itertools import groupby
 from typing import ClassVar, Final, Self
 
 from lapwing.client.backoff import Delays
+from lapwing.client.bodies import Body
+from lapwing.client.bodies import encode as encode_body
 from lapwing.client.errors import ClientError, PublishFailed
-from lapwing.client.headers import encode
+from lapwing.client.headers import CONTENT_TYPE, encode
 from lapwing.client.options import check_name
 from lapwing.client.publish_batches import checked
 from lapwing.client.sync import SyncProducer
@@ -34,15 +36,16 @@ class OutboxRow:
     message_id: str
 
 
-def check(topic: str, body: bytes, headers: dict[str, str] | None, message_id: str | None) -> tuple[bytes, str, str]:
+def check(topic: str, body: Body, headers: dict[str, str] | None, message_id: str | None) -> tuple[bytes, str, str]:
     """Return body, headers and message-id as a row has them.
 
     Raises `ConfigError`, `TypeError` or `ValueError` for a message that nsqd would refuse.
     """
     check_name("topic", topic)
-    own, name = headers or {}, message_id or uuid.uuid4().hex
+    data, kind = encode_body(body)
+    own, name = ({CONTENT_TYPE: kind} if kind else {}) | (headers or {}), message_id or uuid.uuid4().hex
     encode({MESSAGE_ID: name, **own})
-    return checked(topic, body), encode(own).decode(), name
+    return checked(topic, data), encode(own).decode(), name
 
 
 class OutboxRelay:

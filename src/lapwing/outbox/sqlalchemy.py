@@ -30,6 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from lapwing.client.bodies import Body
 from lapwing.client.sync import SyncProducer
 from lapwing.outbox import publishing
 from lapwing.outbox.publishing import OutboxRow
@@ -53,7 +54,7 @@ def add(
     session: Session | Connection,
     outbox: Table,
     topic: str,
-    body: bytes,
+    body: Body,
     *,
     headers: dict[str, str] | None = None,
     message_id: str | None = None,

@@ -92,9 +92,8 @@ def shown_body(body: bytes) -> bytes:
 
 def delivered_json(message: Any) -> Json:
     """Return a delivered message (of the client library) as a JSON object."""
-    name = message.id.decode("ascii", "replace")
     headers = message.headers
-    found = LogMessage(message.timestamp, message.address, -1, name, message.attempts, message.body, headers)
+    found = LogMessage(message.timestamp, message.address, -1, message.id, message.attempts, message.body, headers)
     document = found.as_json(message.topic)
     del document["sequence"]
     if not headers:

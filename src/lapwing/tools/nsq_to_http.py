@@ -129,7 +129,7 @@ class Sender:
         return seconds
 
     def _failed(self, address: str, message: Message, reason: str) -> Requeue:
-        write_line(f"ERROR: failed to send message {message.id.decode('latin-1')} to {address}: {reason}")
+        write_line(f"ERROR: failed to send message {message.id} to {address}: {reason}")
         return Requeue()
 
 

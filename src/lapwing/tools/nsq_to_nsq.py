@@ -95,7 +95,7 @@ class Republisher:
             await producer.publish(topic, body)
         except ClientError as error:
             self._pool.failed(address, time.monotonic())
-            write_line(f"ERROR: failed to publish message {message.id.decode('latin-1')}: {error}")
+            write_line(f"ERROR: failed to publish message {message.id}: {error}")
             raise Requeue() from error
         now = time.monotonic()
         self._pool.succeeded(address, now - began, now)

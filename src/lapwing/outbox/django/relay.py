@@ -2,6 +2,7 @@
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
+from lapwing.client.bodies import Body
 from lapwing.client.sync import SyncProducer
 from lapwing.outbox import publishing
 from lapwing.outbox.django.models import OutboxMessage
@@ -10,7 +11,7 @@ from lapwing.outbox.publishing import OutboxRow
 
 def add(
     topic: str,
-    body: bytes,
+    body: Body,
     *,
     headers: dict[str, str] | None = None,
     message_id: str | None = None,
