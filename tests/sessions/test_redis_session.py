@@ -450,6 +450,58 @@ def test_a_producers_id_is_forgotten_after_its_time() -> None:
     assert (shown["iids-added"], shown["iids-duplicates"], shown["length"]) == (2, 1, 2)
 
 
+# --- durability ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
+def test_waitaof_agrees_with_what_config_get_shows(durability: str) -> None:
+    stage = RedisStage(durability=durability)
+    client = stage.redis()
+    (_, kept) = client.ask("CONFIG GET appendonly")
+    assert f"aof_enabled:{int(kept == b'yes')}" in client.ask("INFO persistence").decode()
+    assert client.ask("WAITAOF 0 0 0") == [int(kept == b"yes"), 0]
+    if kept == b"yes":
+        assert client.ask("WAITAOF 1 0 0") == [1, 0]
+    else:
+        with pytest.raises(RedisError, match="appendonly is disabled"):
+            client.ask("WAITAOF 1 0 0")
+
+    client.send("WAITAOF 0 1 1000")  # there are no replicas
+    assert client.replies() == []
+    stage.pass_time(SECOND)
+    assert client.replies() == [[int(kept == b"yes"), 0]]
+
+
+def test_waitaof_waits_until_what_was_added_before_is_synced(tmp_path: Path) -> None:
+    stage = RedisStage(tmp_path, durability="fsync")
+    client = stage.redis()
+    client.send("XADD s * f v", "WAITAOF 1 0 0")
+    assert client.replies() == []
+    ((_, receipts),) = stage.broker.work.take_unsynced()
+    for receipt, sequence in receipts:
+        receipt.settle(sequence, None)
+
+    assert client.replies()[1] == [1, 0]
+
+
+# --- a consumer without a name -------------------------------------------------------------------------------------
+
+
+def test_a_consumer_may_have_an_empty_name() -> None:
+    stage = RedisStage()
+    client = stage.redis()
+    client.ask("XGROUP CREATE s g $ MKSTREAM")
+    held, given_back = client.ask("XADD s * f v"), client.ask("XADD s * f w")
+    client.ask([b"XREADGROUP", b"GROUP", b"g", b"", b"STREAMS", b"s", b">"])
+    client.ask([b"XNACK", b"s", b"g", b"FAIL", b"IDS", b"1", given_back])
+
+    assert client.ask("XPENDING s g")[3] == [[b"", b"1"]]
+    assert client.ask([b"XPENDING", b"s", b"g", b"-", b"+", b"9", b""]) == [[held, b"", 0, 1]]
+    assert [fields(each)["name"] for each in client.ask("XINFO CONSUMERS s g")] == [b""]
+    assert client.ask([b"XGROUP", b"DELCONSUMER", b"s", b"g", b""]) == 1
+    assert [entry[:3] for entry in client.ask("XPENDING s g - + 9")] == [[given_back, b"", -1]]
+
+
 # --- nothing raises ------------------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,8 @@ def _entry(pending: Pending, sequence: int, holder: Holder | None, now: int) -> 
             return None
         lease = holder.in_flight[sequence]
         idle = max(now - lease.delivered, 0)
-        return Entry(sequence, State.IN_FLIGHT, deliveries, holder.name, idle, lease.deadline, failures)
+        name = "" if holder.parked else holder.name
+        return Entry(sequence, State.IN_FLIGHT, deliveries, name, idle, lease.deadline, failures)
     if sequence in pending.requeued or sequence in pending.alone:
         return Entry(sequence, State.READY, deliveries, failures=failures)
     due = pending.deferred.due(sequence)

@@ -9,7 +9,7 @@ from lapwing.errors import NotInFlight, NotOwner
 if TYPE_CHECKING:
     from lapwing.broker.leases import Lease
 
-PARKED: Final = ""  # the named holder of messages that were given back and wait for a claim
+PARKED: Final = "\N{EMPTY SET} given back"  # the named holder of messages that wait for a claim; no client can name it
 FATAL: Final = 2**63 - 1  # deliveries of a parked message that nobody is to get without a claim; no more are counted
 
 
@@ -36,6 +36,11 @@ class Holder:
         self.delivered_count = 0
         self.finished_count = 0
         self.requeued_count = 0
+
+    @property
+    def parked(self) -> bool:
+        """Whether it is nobody, and its messages wait for a claim."""
+        return self.named and self.name == PARKED
 
     @property
     def gone(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.failures import FailureCounts
-from lapwing.broker.holder import PARKED, Holder
+from lapwing.broker.holder import Holder
 from lapwing.broker.latency import percentiles
 from lapwing.records import dataclass
 
@@ -176,7 +176,7 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
 
 def _holders(channel: Channel, now: int) -> tuple[HolderStats, ...]:
     """Return the named consumers, those that hold most first; not more than anybody reads."""
-    named = [holder for name, holder in channel.pending.holders.named.items() if name != PARKED]
+    named = [holder for holder in channel.pending.holders.named.values() if not holder.parked]
     named.sort(key=lambda holder: (-len(holder.in_flight), holder.name))
     return tuple(
         HolderStats(each.name, len(each.in_flight), max(now - each.seen, 0), _oldest(each, now))

@@ -129,7 +129,7 @@ def delete_consumer(session: ClientState, words: list[bytes], now: int) -> Reply
     """XGROUP DELCONSUMER key group consumer."""
     group = existing_group(session, words, now)
     name = words[4].decode("latin-1")
-    if name not in group.pending.holders.named or name == PARKED:
+    if name not in group.pending.holders.named:
         return replies.integer(0)
     return replies.integer(group.channel.drop_holder(name, now=now))
 
@@ -152,7 +152,7 @@ def pending(session: ClientState, words: list[bytes], now: int) -> Reply:
     if asked is None:
         return _summary(group, session.protocol)
     stream = group.stream
-    if not asked.count or (asked.consumer is not None and not asked.consumer):
+    if not asked.count:
         return replies.EMPTY
     start, stop = stream.from_id(asked.start), stream.behind_id(asked.end)
     found = group.pending_entries(
@@ -172,8 +172,9 @@ def _summary(group: Group, protocol: int) -> bytes:
         nothing = replies.null(protocol)
         return replies.array([replies.integer(0), nothing, nothing, replies.null_array(protocol)])
     low, high = group.lowest_and_greatest()
-    held = [(group.shown_name(each.name), len(each.in_flight)) for each in group.pending.holders if each.in_flight]
-    consumers = sorted((name, many) for name, many in held if name)
+    holders = group.pending.holders
+    holding = [each for each in holders if each.in_flight and not each.parked and each is not holders.mover]
+    consumers = sorted((group.shown_name(each.name), len(each.in_flight)) for each in holding)
     return replies.array(
         [
             replies.integer(count),

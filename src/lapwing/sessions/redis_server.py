@@ -292,14 +292,19 @@ def wait(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def wait_aof(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """WAITAOF local replicas ms: entries are answered after they are written, so there is nothing to wait for."""
-    local, replicas = integer(words[1]), integer(words[2])
-    timeout(words[3])
-    if local < 0 or local > 1 or replicas < 0:
+    """WAITAOF local replicas ms: with `fsync` all that was answered is synced; there are no replicas."""
+    local, wanted = integer(words[1]), integer(words[2])
+    patience = timeout(words[3])
+    if local < 0 or local > 1 or wanted < 0:
         raise errors.not_an_integer()
-    if local:
+    kept = session.broker.options.durability == "fsync"
+    if local and not kept:
         raise ErrorReply("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.")
-    return replies.array([replies.integer(0), replies.integer(0)])
+    reached = replies.array([replies.integer(int(kept)), replies.integer(0)])
+    if not wanted or session.in_transaction:
+        return reached
+    deadline = now + patience * _MS if patience else None
+    return session.begin_wait(Wait(Slot(session.sink), "waitaof", deadline, reached))
 
 
 def config_get(session: ClientState, words: list[bytes], now: int) -> Reply:
@@ -329,7 +334,7 @@ def settings(session: ClientState) -> dict[str, str]:
     options = session.broker.options
     return {
         "appendfsync": "always" if options.durability == "fsync" else "everysec",
-        "appendonly": "no" if options.durability == "memory" else "yes",
+        "appendonly": "yes" if options.durability == "fsync" else "no",  # as WAITAOF has it
         "databases": str(keys.DATABASES),
         "maxclients": str(options.max_connections or 10000),
         "maxmemory": "0",
