@@ -67,3 +67,33 @@ def test_what_a_client_took_is_free_again_as_it_goes(
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(talk())
+
+
+def test_an_ephemeral_channel_is_gone_with_its_last_consumer(tmp_path: Path, no_collector: None) -> None:
+    async def talk() -> None:
+        daemon = Daemon(
+            options(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", data_path=str(tmp_path)), quiet()
+        )
+        await daemon.start()
+        assert daemon.tcp is not None
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp.port)
+            writer.write(b"  V2SUB t c#ephemeral\nRDY 1\nPUB t\n\0\0\0\3one")
+            async with asyncio.timeout(60):
+                frames = b""
+                while b"one" not in frames:
+                    frames += await reader.read(1 << 16)
+                at = frames.index(b"one")
+                writer.write(b"FIN %b\n" % frames[at - 16 : at])  # from now on its FINs skip the parser
+                writer.write(b"PUB t\n\0\0\0\3two")
+                while b"two" not in frames:
+                    frames += await reader.read(1 << 16)
+                gone = asyncio.Event()
+                weakref.finalize(daemon.broker.topics["t"].channels["c#ephemeral"], gone.set)
+                writer.close()
+                await gone.wait()
+        finally:
+            await daemon.stop()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(talk())

@@ -1,5 +1,7 @@
 """What a Redis client gets, where recorded conversations cannot tell: limits, failing disks, time, and pipelines."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -500,6 +502,23 @@ def test_a_consumer_may_have_an_empty_name() -> None:
     assert [fields(each)["name"] for each in client.ask("XINFO CONSUMERS s g")] == [b""]
     assert client.ask([b"XGROUP", b"DELCONSUMER", b"s", b"g", b""]) == 1
     assert [entry[:3] for entry in client.ask("XPENDING s g - + 9")] == [[given_back, b"", -1]]
+
+
+# --- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_groups_that_were_destroyed_take_no_memory() -> None:
+    stage = RedisStage()
+    client = stage.redis()
+    gone = []
+    for number in range(400):
+        client.ask(f"XGROUP CREATE s g{number} $ MKSTREAM")
+        client.ask(f"XREADGROUP GROUP g{number} c STREAMS s >")
+        gone.append(weakref.ref(stage.broker.topics["s"].channels[f"g{number}"]))
+        client.ask(f"XGROUP DESTROY s g{number}")
+    gc.collect()
+
+    assert sum(channel() is not None for channel in gone) < 200
 
 
 # --- nothing raises ------------------------------------------------------------------------------------------------

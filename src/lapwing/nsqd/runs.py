@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from lapwing import kernel
 from lapwing.net.polled import Finishes, LogTail, PolledTransport, Publishes
@@ -99,7 +99,7 @@ class FinishRuns:
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        self._runs: WeakValueDictionary[Channel, _FinishRun] = WeakValueDictionary()
+        self._runs: WeakKeyDictionary[Channel, _FinishRun] = WeakKeyDictionary()
 
     def finishes(self, channel: Channel) -> Finishes:
         """Return the place for FINs of the messages of a channel."""

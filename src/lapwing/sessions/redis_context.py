@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = "8.10.0"  # of the Redis whose commands on streams are all there
 _MOST_KNOWN: Final = 10_000  # streams that are remembered by key
+_FEW: Final = 100  # streams or groups that are found between two looks for deleted ones, at least
 
 
 @dataclass(slots=True)
@@ -71,8 +72,9 @@ class RedisContext:
         self.queued = 0  # bytes that clients have queued since MULTI
         self._number = 0
         self._known: dict[tuple[int, bytes], Stream] = {}
-        self._groups: WeakKeyDictionary[Channel, Group] = WeakKeyDictionary()
+        self._groups: dict[Channel, Group] = {}
         self._known_groups: dict[tuple[int, bytes, bytes], Group] = {}
+        self._found = 0  # streams and groups since those that are deleted were dropped
         self._windows: WeakKeyDictionary[Topic, IdempotenceWindow] = WeakKeyDictionary()
         self.gathered: dict[bytes, GatheredRuns] = {}  # XADDs of this turn that are not published yet, by key
         self._served: dict[Callable[[int], None], None] = {}
@@ -119,6 +121,7 @@ class RedisContext:
         return self._remember(key, database, topic)
 
     def _remember(self, key: bytes, database: int, topic: Topic) -> Stream:
+        self._drop_deleted()
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         stream = self._known[database, key] = Stream(topic)
@@ -128,8 +131,19 @@ class RedisContext:
         """Return a channel as a group."""
         group = self._groups.get(channel)
         if group is None:
+            self._drop_deleted()
             group = self._groups[channel] = Group(stream, channel)
         return group
+
+    def _drop_deleted(self) -> None:
+        """Drop streams and groups that are deleted, once in so many new ones."""
+        self._found += 1
+        if self._found > len(self._groups) // 2 + _FEW:
+            self._found = 0
+            self._known = {at: stream for at, stream in self._known.items() if not stream.topic.exiting}
+            self._groups = {channel: group for channel, group in self._groups.items() if not channel.exiting}
+            groups = self._known_groups.items()
+            self._known_groups = {at: group for at, group in groups if not group.channel.exiting}
 
     def known_group(self, key: bytes, name: bytes, database: int) -> Group | None:
         """Return a group that was found before and is still there."""
