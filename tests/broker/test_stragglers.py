@@ -1,6 +1,8 @@
 """One message that waits for long pins no segment, is never lost, and is finished like any other."""
 
 import errno
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -295,6 +297,22 @@ def test_what_an_ephemeral_channel_has_set_aside_goes_with_it_in_a_crash_too(tmp
     assert [file.name for file in side.iterdir()] == ["c-c"]
 
 
+def named_as_lost(stage: Stage, how: str) -> list[int]:
+    """Start on what is left; the messages that are reported as lost, and not named again by the next start."""
+    stage.reports.clear()
+    stage.open()
+    (report,) = [report for report in stage.reports if f"channel t/c: its side log is {how}" in report]
+    named = re.search("with the sequences (.*?);", report)
+    assert named is not None
+    lost = [int(sequence) for sequence in named[1].split(", ")]
+    assert stage.channel().counts.lost == len(lost)
+    stage.reports.clear()
+    stage.restart()
+    assert not any("are lost" in report for report in stage.reports)
+    stage.broker.storage.close()
+    return lost
+
+
 def test_a_lost_side_log_is_named(tmp_path: Path) -> None:
     stage = Stage(tmp_path, max_bytes_per_file=600, max_req_timeout=60 * MINUTE)
     consumer = stage.consumer()
@@ -304,10 +322,18 @@ def test_a_lost_side_log_is_named(tmp_path: Path) -> None:
     stage.checkpoint(trim=True)
     assert len(stage.channel().side_logged.sequences) > 10
     stage.broker.storage.close()
-    (tmp_path / "topics" / "t-t" / "side" / "c-c").unlink()
-    stage.open()
+    shutil.copytree(tmp_path, tmp_path.with_name("before"))
+    path = tmp_path / "topics" / "t-t" / "side" / "c-c"
+    whole = path.read_bytes()
+    path.unlink()
+    first = named_as_lost(stage, "missing")
+    assert len(first) > 10
+    assert all(sequence % 3 == 2 for sequence in first)
 
-    assert any("channel t/c: its side log is missing" in report for report in stage.reports)
+    shutil.rmtree(tmp_path / "topics" / "t-t" / "side")
+    shutil.copytree(tmp_path.with_name("before"), tmp_path, dirs_exist_ok=True)
+    path.write_bytes(whole[:-20] + b"\0" * 20)  # the last record
+    assert named_as_lost(stage, "damaged") == first[-1:]
 
 
 def test_many_messages_are_set_aside_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

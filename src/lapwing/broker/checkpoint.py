@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SAVING: Final = 5_000  # ns until the next save per unfinished message that was saved
 
 AHEAD: Final = "ahead"  # the note that keeps which messages beyond the cursor are finished
+_NAMED: Final = 20  # runs of lost messages that a report names
+
 DOOR: Final = "door"  # the note that keeps what a door knows of a channel or a topic
 
 def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
@@ -158,18 +160,24 @@ def _restore_holders(
 
 
 def _report_lost(channel: Channel, state: ChannelState) -> None:
-    """Report messages that the log does not hold any more, when the side log that should is missing."""
-    if channel.topic.store.has_side_log(channel.name):
-        return
-    first = channel.topic.log.first
-    lost = sum(min(stop, first) - start for start, stop in state.unfinished if start < first)
-    lost += sum(1 for sequence in state.deferred if sequence < first)
-    runs = [run for holder in state.holders.values() for run in holder.runs]
-    lost += sum(min(run.stop, first) - run.start for run in runs if run.start < first)
+    """Count and report messages that the log does not hold any more, when the side log that should does not either."""
+    missing = not channel.topic.store.has_side_log(channel.name)
+    if not (missing or channel.side_logged.damaged):
+        return  # a message that is not there was finished after the journal was written
+    first, copied = channel.topic.log.first, channel.side_logged.sequences
+    runs = [(start, min(stop, first)) for start, stop in state.unfinished]
+    runs += [(run.start, min(run.stop, first)) for holder in state.holders.values() for run in holder.runs]
+    unfinished = {sequence for start, stop in runs for sequence in range(start, stop)}
+    unfinished |= {sequence for sequence in state.deferred if sequence < first}
+    lost = sorted(sequence for sequence in unfinished if sequence not in copied)
     if lost:
+        channel.counts.lost += len(lost)
+        several = [f"{start} to {stop - 1}" if stop - start > 1 else f"{start}" for start, stop in runs_of(lost)]
+        named = ", ".join(several[:_NAMED]) + (f" and {len(several) - _NAMED} more runs" if several[_NAMED:] else "")
         channel.topic.report(
-            f"{channel}: its side log is missing: {lost} unfinished messages below sequence {first} are lost; if there "
-            f"is a backup, stop nsqd and put back the journal and side/{folder(channel.name, 'c-')} of the topic"
+            f"{channel}: its side log is {'missing' if missing else 'damaged'}: {len(lost)} unfinished messages are "
+            f"lost, with the sequences {named}; if there is a backup, stop nsqd and put back the journal and "
+            f"side/{folder(channel.name, 'c-')} of the topic"
         )
 
 

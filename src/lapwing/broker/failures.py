@@ -26,6 +26,7 @@ class FailureCounts:
     failures: int = 0
     dead: int = 0  # given up: moved to the dead-letter topic, or dropped
     expired: int = 0
+    lost: int = 0  # with a side log that is missing or damaged
     overflowed: int = 0
     throttled: int = 0  # deliveries that had to wait for the rate
     claimed: int = 0

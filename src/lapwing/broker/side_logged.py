@@ -26,6 +26,11 @@ class SideLogged:
         self._channel = channel
         self._side: MessageStore | None = None
 
+    @property
+    def damaged(self) -> bool:
+        """Whether parts of it could not be read when it was opened."""
+        return self._side is not None and self._side.damaged
+
     def open(self) -> None:
         """Find what was copied before a restart. Raises `WriteFailed` or `ReadFailed`.
 

@@ -35,6 +35,7 @@ class MessageStore:
 
     def __init__(self) -> None:
         self.notes: list[str] = []  # damage and repairs, in words
+        self.damaged = False  # whether records could not be read at opening
         self._fresh: dict[int, bytes] = {}  # frames that are in memory alone
 
     def sequences(self) -> Iterator[int]:
@@ -190,6 +191,7 @@ class SideLog(MessageStore):
     def _open(self) -> None:
         for begin, payload, end in self._file.read():
             if payload is None:
+                self.damaged = True
                 self.notes.append(f"{self.path}: offset {begin}: skipped {end - begin} damaged bytes")
                 continue
             try:

@@ -144,6 +144,7 @@ _CHANNEL: Final[_Rows[ChannelStats]] = (
     ("failures_total", "counter", "Deliveries that went wrong.", lambda each: each.failures.failures),
     ("dead_total", "counter", "Messages that were given up.", lambda each: each.failures.dead),
     ("expired_total", "counter", "Messages that were too old to be delivered.", lambda each: each.failures.expired),
+    ("lost_total", "counter", "Messages that were lost with the channel's side log.", lambda each: each.failures.lost),
     ("overflowed_total", "counter", "Messages that were too many to wait.", lambda each: each.failures.overflowed),
     ("throttled_total", "counter", "Times that deliveries waited for the rate.", lambda each: each.failures.throttled),
     ("claimed_total", "counter", "Messages that were taken from their holders.", lambda each: each.failures.claimed),
