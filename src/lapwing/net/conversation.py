@@ -293,7 +293,9 @@ class HttpConnection(asyncio.Protocol):
             if pieces is not None and request.head.method != "HEAD":
                 async for piece in pieces:
                     if len(piece) > _LARGE and not old:
-                        self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))  # without a copy
+                        # without a copy; `writelines` of asyncio in Python 3.12 and 3.13.0 never asks for a pause
+                        for part in (b"%x\r\n" % len(piece), piece, b"\r\n"):
+                            write(part)
                     elif piece:
                         write(piece if old else b"%x\r\n%b\r\n" % (len(piece), bytes(piece)))
                     await self._can_write.wait()
