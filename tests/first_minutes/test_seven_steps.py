@@ -145,7 +145,8 @@ def test_4_the_consumer_of_the_readme_runs_as_pasted(machine: Machine) -> None:
 
 
 def test_5_a_handler_that_fails_makes_a_dead_letter_that_can_be_sent_back(machine: Machine) -> None:
-    create, settings, show, redrive = block("README.md", "lapwing topic create orders").text.splitlines()
+    commands = block("README.md", "lapwing topic create orders --channel billing")
+    create, settings, show, redrive = commands.text.splitlines()
     machine.shell(f"{create}\n{settings.replace('retry_first=1s', 'retry_first=10ms')}")
     machine.run("lapwing", "pub", "orders", "order 7")
     broken = machine.python(FAILING, "broken")
