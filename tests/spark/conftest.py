@@ -14,9 +14,10 @@ from postgresql import POSTGRESQL_JAR, SQLITE_JAR
 from daemons import Daemon, start_nsqd
 from lapwing.spark.session import local_session
 
-# no test runs for so long that the second compiler's work pays: it is a third of all the time that they take
+# no test runs for so long that the second compiler's work pays: it is a third of all the time that they take. The
+# collector that works beside the program is a tenth
 _SQLITE = "-Dorg.sqlite.lib.path=/usr/lib/x86_64-linux-gnu/jni"  # where Debian has the library of its driver
-os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {_SQLITE}")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_SQLITE}")
 
 
 @pytest.fixture(scope="session")
