@@ -7,6 +7,8 @@ are imported on first use, so that the start of a daemon does not pay for the cl
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lapwing.client.admin import Admin, LetterFilter
+    from lapwing.client.admin_results import NodesFailed
     from lapwing.client.consumer import Consumer, ConsumerStats
     from lapwing.client.errors import (
         ClientError,
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     from lapwing.client.options import ClientOptions
     from lapwing.client.producer import Producer
     from lapwing.client.sync import SyncConsumer, SyncProducer
+    from lapwing.client.sync_admin import SyncAdmin
     from lapwing.errors import ConfigError, LapwingError
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Admin",
     "ClientError",
     "ClientOptions",
     "ConfigError",
@@ -36,10 +40,12 @@ __all__ = [
     "ConsumerStats",
     "Hold",
     "LapwingError",
+    "LetterFilter",
     "LogMessage",
     "LogReader",
     "Message",
     "NoLog",
+    "NodesFailed",
     "Producer",
     "PublishFailed",
     "PublishTimeout",
@@ -48,6 +54,7 @@ __all__ = [
     "RequestTimeout",
     "Requeue",
     "Stopped",
+    "SyncAdmin",
     "SyncConsumer",
     "SyncProducer",
     "Unreachable",
@@ -55,6 +62,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "lapwing.client.admin": ("Admin", "LetterFilter"),
+    "lapwing.client.admin_results": ("NodesFailed",),
     "lapwing.client.consumer": ("Consumer", "ConsumerStats"),
     "lapwing.client.errors": (
         "ClientError", "ConnectionLost", "PublishFailed", "PublishTimeout", "Refused", "Stopped", "Unreachable",
@@ -65,6 +74,7 @@ _MODULES = {
     "lapwing.client.options": ("ClientOptions",),
     "lapwing.client.producer": ("Producer",),
     "lapwing.client.sync": ("SyncConsumer", "SyncProducer"),
+    "lapwing.client.sync_admin": ("SyncAdmin",),
     "lapwing.errors": ("ConfigError", "LapwingError"),
 }  # fmt: skip
 _ROOMS = {name: module for module, names in _MODULES.items() for name in names}

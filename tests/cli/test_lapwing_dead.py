@@ -1,10 +1,8 @@
 """`lapwing dead` and `lapwing pending` on two real nsqds that one nsqlookupd knows."""
 
-import asyncio
 import os
 import pty
 import subprocess
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +11,6 @@ from pairing import Pair
 
 from asking import ask
 from daemons import until
-from lapwing.cli import dead as dead_command
-from lapwing.cli import dead_targets
-from lapwing.cli.administer import NodeFlags
 from lapwing.cli.commands import UsageError
 from lapwing.cli.dead_targets import LetterFlags
 from lapwing.cli.pending import PendingFlags
@@ -149,26 +144,6 @@ def test_letters_are_redriven_with_a_filter_a_dry_run_and_a_limit(pair: Pair) ->
     assert letters(pair, topic) == 2
 
 
-def test_a_redrive_is_waited_for_until_it_is_done_or_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = {"redriven": 0, "left": 3, "skipped": {}, "error": ""}
-
-    class Node:
-        node = SimpleNamespace(name="n")
-
-        def __init__(self) -> None:
-            self.states = iter(("running", "running", "done"))
-
-        async def get(self, path: str) -> dict[str, Any]:
-            return {**task, "state": next(self.states)}
-
-    monkeypatch.setattr(dead_command, "_EVERY", 0.0)
-    monkeypatch.setattr(dead_targets, "on_each", lambda flags, name, ask, only: [asyncio.run(ask(Node()))])
-
-    (ended,) = dead_command._tasks("t.c.dead", NodeFlags(), wait=60.0)
-    (running,) = dead_command._tasks("t.c.dead", NodeFlags(), wait=0.0)
-    assert (ended["state"], running["state"]) == ("done", "running")
-
-
 def test_one_letter_is_edited_and_a_redrive_is_shown_and_cancelled(pair: Pair) -> None:
     topic = dead(pair, "one", "two", "three")
     direct = ("--nsqd-http-address", pair.nodes[0].http)
@@ -192,7 +167,7 @@ def test_one_letter_is_edited_and_a_redrive_is_shown_and_cancelled(pair: Pair) -
 @pytest.mark.parametrize("flag", ["error", "text", "pattern", "since", "until", "source", "channel"])
 def test_an_empty_condition_does_not_mean_all_letters(flag: str) -> None:
     with pytest.raises(UsageError, match=f"^--{flag} is empty: give a value, or leave it out for all letters$"):
-        LetterFlags(**{flag: ""}).filter("t/c")
+        LetterFlags(**{flag: ""}).chosen("t/c")
 
 
 @pytest.mark.parametrize("flag", ["holder", "min_idle"])

@@ -3,21 +3,18 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 from lapwing.cli import shared
 from lapwing.cli.commands import Argument, Option, UsageError
 from lapwing.errors import ConfigError, LapwingError
 
 if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
-    from lapwing.client.cluster_changes import NodeResult
-    from lapwing.client.cluster_client import ClusterClient
-    from lapwing.client.http import DaemonHttp
+    from lapwing.client.admin import Admin
+    from lapwing.client.admin_results import Results
 
 T = TypeVar("T")
-Change = Callable[["DaemonHttp", str], Awaitable[T]]  # a request to one node, whose HTTP address is given
 
 Place = Annotated[
     str, Argument(metavar="TOPIC/CHANNEL", help="The channel, such as orders/billing.", complete=shared.known_places)
@@ -60,36 +57,43 @@ def split_place(place: str) -> tuple[str, str]:
     return topic, channel
 
 
-class PerNode(list[Any]):
-    """An item for each node that a command is for: the node itself, or its result."""
+def carry_out(
+    flags: NodeFlags, work: "Callable[[Admin], Awaitable[Results[T]]]", *, advice: str = _TOPICS
+) -> "Results[T]":
+    """Return the results of each node. Raises `LapwingError` if none has what is meant, with the advice."""
+    where = shared.addresses(flags)
 
-    def __init__(self, items: Sequence[Any], *, complete: bool) -> None:
-        super().__init__(items)
-        self.complete = complete  # false: a node that may be one of them did not answer
+    async def ask() -> "Results[T]":
+        from lapwing.client.admin import Admin
+        from lapwing.client.admin_results import NodesFailed, SeveralNodes
+        from lapwing.client.cluster_client import NoSuchNode, NothingThere
+
+        http = shared.daemon_http(where)
+        try:
+            with shared.explained():
+                return await work(Admin(where.nsqd_http, lookupd=where.lookupd_http, http=http).only(flags.node))
+        except NodesFailed as error:
+            return error.results
+        except SeveralNodes as error:
+            raise LapwingError(
+                f"--sequence names a letter of one node, and several have it: give --node ({', '.join(error.nodes)})"
+            ) from error
+        except NoSuchNode as error:
+            raise ConfigError(f"--node {error}") from error
+        except NothingThere as error:
+            raise LapwingError(f"{error}; {advice}") from error
+        finally:
+            await http.aclose()
+
+    results = shared.run(ask)
+    for text in results.missing:
+        shared.warn(text)
+    return results
 
 
-async def topic_nodes(client: "ClusterClient", topic: str, node: str = "", *, advice: str = _TOPICS) -> PerNode:
-    """Return the nodes that have the topic, or the one that is named. Raises `LapwingError` if there is none."""
-    from lapwing.client.cluster_client import UpstreamFailed
-
-    try:
-        found = await client.holders(topic)
-    except UpstreamFailed as error:
-        if error.errors and all("TOPIC_NOT_FOUND" in each for each in error.errors):
-            raise LapwingError(f"no nsqlookupd knows a topic {topic!r}; {advice}") from error
-        raise
-    return _chosen(found.value, found.errors, node, f"no nsqd has a topic {topic!r}; {advice}")
-
-
-def _chosen(nodes: "list[Node]", errors: Sequence[str], wanted: str, nothing: str) -> PerNode:
-    for error in errors:
-        shared.warn(error)
-    if not nodes:
-        raise LapwingError(nothing)
-    chosen = [node for node in nodes if wanted in ("", node.name, node.contact)]
-    if not chosen:
-        raise ConfigError(f"--node {wanted}: expected one of {', '.join(node.name for node in nodes)}")
-    return PerNode(chosen, complete=bool(wanted) or not errors)
+def plan_lines(results: "Results[T]", shown: Callable[[T], str]) -> str:
+    """Return a line for each node, below a question."""
+    return "\n".join(f"  {node}: {shown(answer)}" for node, answer in results.answers.items())
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -107,22 +111,25 @@ def confirm(question: str, *, yes: bool) -> None:
         sys.exit(1)
 
 
-def report(
-    results: "Sequence[NodeResult[Any]]", done: str | Callable[[Any], str], *, as_json: bool
-) -> None:
+def report(results: "Results[T]", done: str | Callable[[T], str], *, as_json: bool) -> None:
     """Print a line for each node, and end with 1 if one refused. `done` is the text for a node that did it."""
     if as_json:
         print(json.dumps([{"node": result.node, "ok": result.done, "error": result.error,
-                           "answer": result.answer if isinstance(result.answer, (dict, list)) else None}
-                          for result in results], indent=2))  # fmt: skip
+                           "answer": _document(result.answer)} for result in results], indent=2))  # fmt: skip
     else:
         width = max((len(result.node) for result in results), default=0)
         for result in results:
             text = f"refused: {explained(result.error)}"
             if result.done:
-                text = done if isinstance(done, str) else done(result.answer)
+                text = done if isinstance(done, str) else done(cast(T, result.answer))
             print(f"{result.node:<{width}}  {text}")
     end_with(results)
+
+
+def _document(answer: Any) -> Any:
+    if answer is None:
+        return None
+    return answer.document if hasattr(answer, "document") else asdict(answer)
 
 
 def explained(error: str) -> str:
@@ -139,7 +146,7 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers:
         print("\n".join(table(columns, rows, Terminal.of(sys.stdout))))
 
 
-def end_quietly(results: "Sequence[NodeResult[Any]]", nothing: str = "") -> None:
+def end_quietly(results: "Results[Any]", nothing: str = "") -> None:
     """Name the nodes that refused, or write that there is nothing; end the program with 1 if a node refused."""
     for result in results:
         if not result.done:
@@ -149,37 +156,7 @@ def end_quietly(results: "Sequence[NodeResult[Any]]", nothing: str = "") -> None
     end_with(results)
 
 
-def end_with(results: "Sequence[NodeResult[Any]]") -> None:
+def end_with(results: "Results[Any]") -> None:
     """End the program with 1 if a node refused, or did not answer."""
-    if not all(result.done for result in results) or not getattr(results, "complete", True):
+    if not results.complete:
         sys.exit(1)
-
-
-def on_all(flags: NodeFlags, change: Change[T]) -> "list[NodeResult[T]]":
-    """Carry a change out on every node, or on the one that is named. Raises `LapwingError` if there is none."""
-
-    async def nodes(client: "ClusterClient") -> PerNode:
-        found = await client.nodes(topics=False)
-        return _chosen(found.value, found.errors, flags.node, "nsqlookupd knows no nsqd")
-
-    return on_each(flags, nodes, change)
-
-
-def on_topic(flags: NodeFlags, topic: str, change: Change[T], *, advice: str = _TOPICS) -> "list[NodeResult[T]]":
-    """Carry a change out on the nodes that have the topic, or on the one that is named."""
-    return on_each(flags, lambda client: topic_nodes(client, topic, flags.node, advice=advice), change)
-
-
-def on_each(
-    flags: NodeFlags, nodes: "Callable[[ClusterClient], Awaitable[PerNode]]", change: Change[T]
-) -> "list[NodeResult[T]]":
-    """Carry a change out on the nodes that `nodes` finds."""
-
-    async def carry_out(client: "ClusterClient") -> "list[NodeResult[T]]":
-        from lapwing.client import cluster_changes
-
-        found = await nodes(client)
-        results = await cluster_changes.on_each(found, lambda node: change(client.http, node.contact))
-        return PerNode(results, complete=found.complete)
-
-    return shared.asked(flags, carry_out)

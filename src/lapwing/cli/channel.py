@@ -25,11 +25,8 @@ NewPlace = Annotated[
 def create(place: NewPlace, flags: NodeFlags = NODES) -> None:
     """Create a channel. The first of a topic gets the messages that wait in the topic, a later one only new ones."""
     name, channel = administer.split_place(place)
-    params = {"topic": name, "channel": channel}
     both = f"`lapwing topic create {name} --channel {channel}` creates both"
-    results = administer.on_topic(
-        flags, name, lambda http, at: http.post(at, "/channel/create", params), advice=both
-    )
+    results = administer.carry_out(flags, lambda admin: admin.create_channel(name, channel), advice=both)
     administer.report(results, "created", as_json=flags.as_json)
 
 

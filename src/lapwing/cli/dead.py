@@ -1,20 +1,22 @@
 """lapwing dead: look at dead letters, return them to their channels, and drop them."""
 
-import math
 import sys
 import time
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from lapwing.cli import administer, dead_targets, shared
 from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
 from lapwing.cli.commands import Argument, Group, Option, UsageError
-from lapwing.cli.dead_targets import Dead, DeadNode, LetterFlags
+from lapwing.cli.dead_targets import Dead, LetterFlags
 from lapwing.client.format import messages, moment, ordinal, printable_text, several
 from lapwing.errors import LapwingError
+from lapwing.tools.terminal import Terminal
 
 if TYPE_CHECKING:
-    from lapwing.client.cluster_changes import NodeResult
+    from lapwing.client.admin import Admin, LetterFilter
+    from lapwing.client.admin_results import Redrive, Results
 
 app = Group(
     "dead",
@@ -24,11 +26,8 @@ app = Group(
     example="lapwing dead redrive orders/billing --reason attempts --rate 100/s --wait",
 )
 
-Results: TypeAlias = "list[NodeResult[Any]]"
 _LETTERS = LetterFlags()
-_EVERY: Final = 0.25  # s between two looks at the progress
 _SOON: Final = 1.0  # s: a few letters are dealt with in less, and the command can report the outcome
-_PAGE: Final = 1000  # letters of one answer
 
 Limit = Annotated[int, Option(min=0, help="At most so many letters, over all nodes; 0: all of them.")]
 Wait = Annotated[bool, Option("--wait", help="Show the progress until it is done.")]
@@ -50,18 +49,17 @@ def list_(
             raise UsageError("DEAD is missing: the dead-letter topic or TOPIC/CHANNEL whose letters are meant")
         _list_topics(flags)
         return
-    params = dead_targets.parameters(letters.filter(name))
-    results = dead_targets.on_each(flags, name, lambda at: at.get("/dead/groups", **params))
+    chosen = letters.chosen(name)
+    results = dead_targets.carry_out(flags, lambda admin: admin.dead_groups(name, chosen))
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     rows = [
-        (result.node, f"{group['letters']:,}", f"{group['topic']}/{group['channel']}", group["reason"],
-         moment(group["last"] or "", now=time.time()),
-         printable_text(group["error"]))
-        for result in results for group in (result.answer or {}).get("groups", ())
+        (node, f"{group.letters:,}", f"{group.topic}/{group.channel}", group.reason,
+         moment(group.last, now=time.time()), printable_text(group.error))
+        for node, found in results.answers.items() for group in found.groups
     ]  # fmt: skip
-    others = sum((result.answer or {}).get("others", 0) for result in results)
+    others = sum(found.others for found in results.answers.values())
     administer.print_table(("node", "letters", "channel", "reason", "last", "error"), rows, numbers=("letters",))
     if others:
         print(f"{others:,} letters more have other errors")
@@ -69,13 +67,13 @@ def list_(
 
 
 def _list_topics(flags: NodeFlags) -> None:
-    results = administer.on_all(flags, lambda http, at: http.get(at, "/dead"))
+    results = administer.carry_out(flags, lambda admin: admin.dead_topics())
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     rows = [
-        (result.node, each["topic"], f"{each['letters']:,}", _progress(each["redrive"]) if each["redrive"] else "")
-        for result in results for each in (result.answer or {}).get("topics", ())
+        (node, each.topic, f"{each.letters:,}", _progress(each.redrive) if each.redrive else "")
+        for node, found in results.answers.items() for each in found.topics
     ]  # fmt: skip
     administer.print_table(("node", "topic", "letters", "redrive"), rows, numbers=("letters",))
     administer.end_quietly(results, "no dead letters" if not rows else "")
@@ -91,28 +89,17 @@ def show(
     flags: NodeFlags = NODES,
 ) -> None:
     """Show dead letters, the oldest first: where each comes from, why it was given up, its error and its body."""
-    params = dead_targets.parameters(letters.filter(name)) | {"body": "true" if bodies else "false"}
-
-    async def read(at: DeadNode) -> list[Any]:
-        found: list[Any] = []
-        place = {"after": str(after)} if after >= 0 else {}
-        while len(found) < count:
-            limit = str(min(count - len(found), _PAGE))
-            answer = await at.get("/dead/letters", **params, **place, limit=limit)
-            found += answer["letters"]
-            if answer["next"] is None:
-                break
-            place = {"after": str(answer["next"])}
-        return found
-
-    results = dead_targets.on_each(flags, name, read, one=bool(letters.sequence))
+    chosen = letters.chosen(name)
+    results = dead_targets.carry_out(
+        flags, lambda admin: admin.dead_letters(name, chosen, count=count, after=after, bodies=bodies)
+    )
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
-    for result in results:
-        for letter in result.answer or ():
-            print("\n".join(_letter_lines(result.node, letter, now=time.time())), end="\n\n")
-    administer.end_quietly(results, "" if any(result.answer for result in results) else "no dead letters match")
+    found = [(node, letter.document) for node, each in results.answers.items() for letter in each.letters]
+    for node, letter in found:
+        print("\n".join(_letter_lines(node, letter, now=time.time())), end="\n\n")
+    administer.end_quietly(results, "" if found else "no dead letters match")
 
 
 @app.command(example="lapwing dead redrive orders/billing --reason attempts --rate 100/s --wait")
@@ -136,11 +123,12 @@ def redrive(
     """
     if body and len(letters.sequence or ()) != 1:
         raise UsageError("--body: give --sequence to name the one letter whose body it replaces")
-    document = {"to": to, **({"rate": rate} if rate else {}), **({"body": body} if body else {})}
     where = "the channels that gave them up" if to == "channel" else "their topics, for every channel"
-    _carry_out(
-        "/dead/redrive", document, name, letters, limit, f"return {{}} of {name} to {where}", wait=wait, flags=flags,
-    )  # fmt: skip
+
+    def work(admin: "Admin", chosen: "LetterFilter", **asked: Any) -> "Awaitable[Results[Redrive]]":
+        return admin.redrive(name, chosen, to=to, rate=rate, limit=limit, body=body, **asked)
+
+    _deal(work, f"return {{}} of {name} to {where}", name, letters, wait=wait, flags=flags)
 
 
 @app.command(example="lapwing dead purge orders/billing --until 720h --dry-run")
@@ -152,121 +140,114 @@ def purge(
     flags: ChangeFlags = CHANGE,
 ) -> None:
     """Drop dead letters for good. The letters are counted first."""
-    _carry_out(
-        "/dead/purge", {}, name, letters, limit, f"drop {{}} of {name} for good", wait=wait, flags=flags,
-    )  # fmt: skip
+
+    def work(admin: "Admin", chosen: "LetterFilter", **asked: Any) -> "Awaitable[Results[Redrive]]":
+        return admin.purge(name, chosen, limit=limit, **asked)
+
+    _deal(work, f"drop {{}} of {name} for good", name, letters, wait=wait, flags=flags)
 
 
 @app.command(example="lapwing dead status orders/billing --wait")
 def status(name: Dead, wait: Wait = False, flags: NodeFlags = NODES) -> None:
     """Show the redrive of each node: the one that runs, or the last one."""
-    _report_tasks(_tasks(name, flags, wait=math.inf if wait else 0.0), flags)
+    with _progress_line() as progress:
+        results = dead_targets.carry_out(
+            flags, lambda admin: admin.redrive_status(name, wait=None if wait else 0.0, progress=progress)
+        )
+    _report_tasks(results, flags)
 
 
 @app.command(example="lapwing dead cancel orders/billing")
 def cancel(name: Dead, flags: NodeFlags = NODES) -> None:
     """End a redrive or a purge where it is. Letters that it has not dealt with stay dead letters."""
-    _report_tasks(dead_targets.on_each(flags, name, lambda at: at.post("/dead/cancel")), flags)
+    _report_tasks(dead_targets.carry_out(flags, lambda admin: admin.cancel_redrive(name)), flags)
 
 
 # ---- what they share ----
 
 
-def _carry_out(
-    path: str, document: dict[str, Any], name: str, letters: LetterFlags, limit: int, what: str, *, wait: bool,
+def _deal(
+    work: "Callable[..., Awaitable[Results[Redrive]]]", what: str, name: str, letters: LetterFlags, *, wait: bool,
     flags: ChangeFlags,
 ) -> None:  # fmt: skip
     """Count the letters on each node, ask, and begin."""
-    document = {**document, "filter": letters.filter(name)}
-    one = bool(letters.sequence)
-    preview = {**document, "limit": limit, "dry_run": True}
-    planned = dead_targets.on_each(flags, name, lambda at: at.post(path, preview), one=one)
-    shares = _shares(planned, limit)
-    if flags.dry_run or not all(result.done for result in planned):
+    chosen = letters.chosen(name)
+
+    def confirmed(plan: "Results[Redrive]") -> bool:
+        total = sum(each.letters for each in plan.answers.values())
+        if total:
+            lines = administer.plan_lines(plan, lambda each: _letters(each.letters))
+            administer.confirm(f"This will {what.format(_letters(total))}:\n{lines}\nContinue?", yes=flags.yes)
+        return total > 0
+
+    with _progress_line() as progress:
+        results = dead_targets.carry_out(
+            flags,
+            lambda admin: work(admin, chosen, dry_run=flags.dry_run, confirm=confirmed, wait=None if wait else _SOON,
+                               progress=progress),
+        )  # fmt: skip
+    planned = [each for each in results.answers.values() if each.state == "planned"]
+    if planned and not flags.dry_run and not any(each.letters for each in planned):
+        if flags.as_json:
+            print("[]")
+        shared.warn("no dead letters match: nothing to do")
+        administer.end_with(results)
+        return
+    if planned or flags.dry_run:
         administer.report(
-            planned, lambda answer: "\n".join([f"would {what.format(_letters(answer['letters']))}", *_sample(answer)]),
+            results, lambda plan: "\n".join([f"would {what.format(_letters(plan.letters))}", *_sample(plan)]),
             as_json=flags.as_json,
         )  # fmt: skip
         return
-    if not any(shares.values()):
-        if flags.as_json:
-            administer.report([], "", as_json=True)
-        shared.warn("no dead letters match: nothing to do")
-        administer.end_with(planned)
-        return
-    plan = "\n".join(f"  {at}: {_letters(count)}" for at, count in shares.items())
-    administer.confirm(f"This will {what.format(_letters(sum(shares.values())))}:\n{plan}\nContinue?", yes=flags.yes)
-
-    async def begin(at: DeadNode) -> Any:
-        share = shares.get(at.node.name, 0)
-        if not share:
-            return {"state": "done", "redriven": 0, "skipped": {}, "left": 0, "error": ""}
-        return await at.post(path, {**document, "limit": share if limit else 0})
-
-    results = dead_targets.on_each(flags, name, begin, one=one)
-    if waiting := {result.node for result in results if result.answer and result.answer["state"] == "running"}:
-        ended = {result.node: result for result in _tasks(name, flags, wait=math.inf if wait else _SOON, only=waiting)}
-        results[:] = [ended.get(result.node, result) for result in results]
     _report_tasks(results, flags)
 
 
-def _shares(planned: Results, limit: int) -> dict[str, int]:
-    """Return how many letters each node deals with, so that `limit` holds over all of them."""
-    shares: dict[str, int] = {}
-    left = limit
-    for result in planned:
-        count = int((result.answer or {}).get("letters", 0))
-        shares[result.node] = min(count, left) if limit else count
-        left -= shares[result.node]
-    return shares
+@contextmanager
+def _progress_line() -> "Iterator[Callable[[str, Redrive], None] | None]":
+    """Yield a function that shows how far each node is in one line, if stderr is a terminal. The line goes at the end.
+    """
+    terminal = Terminal.of(sys.stderr)
+    if not terminal.redraws:
+        yield None
+        return
+    far: dict[str, str] = {}
 
-
-def _tasks(name: str, flags: NodeFlags, *, wait: float, only: Collection[str] | None = None) -> Results:
-    """Return the task of each node, or of those named, once it does not run any more or after `wait` seconds."""
-    import asyncio
-
-    async def ask(at: DeadNode) -> Any:
-        until = time.monotonic() + wait
-        task = await at.get("/dead/redrive")
-        while task["state"] == "running" and time.monotonic() < until:
-            _show_progress(f"{at.node.name}  {_progress(task)}")
-            await asyncio.sleep(_EVERY)
-            task = await at.get("/dead/redrive")
-        _show_progress("")
-        return task
-
-    return dead_targets.on_each(flags, name, ask, only=only)
-
-
-def _show_progress(line: str) -> None:
-    if sys.stderr.isatty():
+    def show(node: str, task: "Redrive") -> None:
+        far[node] = f"{node} {_progress(task)}"
+        line = terminal.cut("  ".join(far.values()))
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
+    try:
+        yield show
+    finally:
+        if far:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
-def _report_tasks(results: Results, flags: NodeFlags) -> None:
+
+def _report_tasks(results: "Results[Redrive]", flags: NodeFlags) -> None:
     if not results and not flags.as_json:
         raise LapwingError("no dead letters there; `lapwing dead list` shows where there are some")
     administer.report(results, _progress, as_json=flags.as_json)
-    if any(result.answer["state"] == "failed" for result in results if result.answer):
+    if any(task.state == "failed" for task in results.answers.values()):
         sys.exit(1)
 
 
-def _progress(task: Any) -> str:
-    done = f"{task['state']}: {_letters(task['redriven'])} {'dropped' if task.get('to') == 'nowhere' else 'returned'}"
-    left = f", {messages(task['left'])} of the topic left to look at" if task["state"] == "running" else ""
-    skipped = "".join(f"; {count:,} skipped: {why}" for why, count in task["skipped"].items())
-    return done + left + skipped + (f"; {task['error']}" if task["error"] else "")
+def _progress(task: "Redrive") -> str:
+    done = f"{task.state}: {_letters(task.redriven)} {'dropped' if task.to == 'nowhere' else 'returned'}"
+    left = f", {messages(task.left)} of the topic left to look at" if task.state == "running" else ""
+    skipped = "".join(f"; {count:,} skipped: {why}" for why, count in task.skipped.items())
+    return done + left + skipped + (f"; {task.error}" if task.error else "")
 
 
 def _letters(count: int) -> str:
     return several(count, "dead letter")
 
 
-def _sample(answer: Any) -> list[str]:
+def _sample(plan: "Redrive") -> list[str]:
     lines = []
-    for each in answer["sample"]:
-        error = printable_text(str(each["error"] or "").partition("\n")[0][:100])
-        lines.append(f"  {each['sequence']:>8}  {each['topic']}/{each['channel']}  {each['reason']}  {error}".rstrip())
+    for each in plan.sample:
+        error = printable_text((each.error or "").partition("\n")[0][:100])
+        lines.append(f"  {each.sequence:>8}  {each.topic}/{each.channel}  {each.reason}  {error}".rstrip())
     return lines
 
 

@@ -1,30 +1,28 @@
 """The dead letters that a command means: which topics on which nodes, and which letters in them."""
 
 import json
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
+from lapwing import names
 from lapwing.cli import administer, shared
 from lapwing.cli.commands import Argument, Option, UsageError
-from lapwing.errors import LapwingError
 
 if TYPE_CHECKING:
-    from lapwing.client.cluster import Node
-    from lapwing.client.cluster_changes import NodeResult
-    from lapwing.client.cluster_client import ClusterClient
+    from lapwing.client.admin import Admin, LetterFilter
+    from lapwing.client.admin_results import Results
 
 T = TypeVar("T")
 
-_CHANNEL: Final = "dead"  # the channel that holds the letters of a dead-letter topic
-_TIMEOUT: Final = 120.0  # s; a node may read through all its letters for an answer
+_ADVICE: Final = "the first dead letter of a channel creates it, and `lapwing dead list` lists all"
 _REASONS: Final = ("attempts", "rejected", "expired", "overflow")
 
 
 def known_dead(incomplete: str) -> list[str]:
     """Return the dead-letter topics of the cluster, and the channels that letters may come from."""
     places = shared.known_places(incomplete)
-    ending = f"/{_CHANNEL}"
+    ending = f"/{names.DEAD}"
     return [place.removesuffix(ending) if place.endswith(ending) else place for place in places]
 
 
@@ -63,10 +61,12 @@ class LetterFlags:
         list[int] | None, Option(min=0, help="The letter with this sequence in the dead-letter topic of one node.")
     ] = None
 
-    def filter(self, name: str) -> dict[str, Any]:
-        """Return the filter as nsqd takes it. Raises `UsageError`."""
+    def chosen(self, name: str) -> "LetterFilter":
+        """Return the letters of `name` that are meant. Raises `UsageError`."""
+        from lapwing.client.admin import LetterFilter
+
         words = ("reason", "error", "text", "pattern", "since", "until", "channel", "source")
-        found: dict[str, Any] = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
+        found: dict[str, str] = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
         for key, value in found.items():
             if not value:  # an empty shell variable must not mean all letters
                 raise UsageError(f"--{key} is empty: give a value, or leave it out for all letters")
@@ -74,13 +74,10 @@ class LetterFlags:
             found["topic"] = found.pop("source")
         if "/" in name:
             topic, channel = administer.split_place(name)
-            if found.setdefault("topic", topic) != topic or found.setdefault("channel", channel) != channel:
+            if found.get("topic", topic) != topic or found.get("channel", channel) != channel:
                 raise UsageError(f"{name} names topic and channel: leave --source and --channel out")
-        if self.field:
-            found["fields"] = dict(_field(each) for each in self.field)
-        if self.sequence:
-            found["sequences"] = self.sequence
-        return found
+        fields = dict(_field(each) for each in self.field or ())
+        return LetterFilter(**found, fields=fields, sequences=self.sequence or ())
 
 
 def _field(text: str) -> tuple[str, Any]:
@@ -93,85 +90,8 @@ def _field(text: str) -> tuple[str, Any]:
         return pointer, value
 
 
-def parameters(wanted: dict[str, Any]) -> dict[str, str]:
-    """Return a filter as parameters of `/dead/letters`."""
-    found = {key: value if isinstance(value, str) else json.dumps(value) for key, value in wanted.items()}
-    if "topic" in found:
-        found["source"] = found.pop("topic")
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class DeadNode:
-    """A node with a dead-letter topic."""
-
-    client: "ClusterClient"
-    node: "Node"
-    topic: str
-
-    async def get(self, path: str, **params: str) -> Any:
-        """Return the answer to a question about the topic. Raises `CallFailed`."""
-        return await self.client.http.get(self.node.contact, path, {"topic": self.topic, **params}, timeout=_TIMEOUT)
-
-    async def post(self, path: str, document: Any = None) -> Any:
-        """Return the answer to a change of the topic. Raises `CallFailed`."""
-        params = {"topic": self.topic}
-        return await self.client.http.call("POST", self.node.contact, path, params, document=document, timeout=_TIMEOUT)
-
-
-def on_each(
-    flags: administer.NodeFlags, name: str, change: Callable[[DeadNode], Awaitable[T]], *,
-    one: bool = False, only: Collection[str] | None = None,
-) -> "list[NodeResult[T]]":  # fmt: skip
-    """Carry `change` out on every node that has the dead letters, or on those of them that `only` names.
-
-    With `one`, raises `LapwingError` if several nodes have the dead letters.
-    """
-
-    async def carry_out(client: "ClusterClient") -> "list[NodeResult[T]]":
-        from lapwing.client import cluster_changes
-
-        found, complete = await _found(client, name, flags.node)
-        if one and len(found) > 1:
-            names = ", ".join(each.node.name for each in found.values())
-            raise LapwingError(f"--sequence names a letter of one node, and several have {name}: give --node ({names})")
-        nodes = [each.node for each in found.values() if only is None or each.node.name in only]
-        results = await cluster_changes.on_each(nodes, lambda at: change(found[at.name]))
-        return administer.PerNode(results, complete=complete)
-
-    return shared.asked(flags, carry_out)
-
-
-async def _found(client: "ClusterClient", name: str, node: str) -> tuple[dict[str, DeadNode], bool]:
-    """Return the nodes by name, and whether all of them answered.
-
-    A node that has the channel, but no letters of it, is left out.
-    """
-    if "/" not in name:
-        advice = "the first dead letter of a channel creates it, and `lapwing dead list` lists all"
-        nodes = await administer.topic_nodes(client, name, node, advice=advice)
-        return {each.name: DeadNode(client, each, name) for each in nodes}, nodes.complete
-    topic, channel = administer.split_place(name)
-    found: dict[str, DeadNode] = {}
-    nodes = await administer.topic_nodes(client, topic, node)
-    complete = nodes.complete
-    for each in nodes:
-        dead = await _dead_topic(client, each, topic, channel)
-        complete &= dead is not None
-        if dead:
-            found[each.name] = DeadNode(client, each, dead)
-    return found, complete
-
-
-async def _dead_topic(client: "ClusterClient", node: "Node", topic: str, channel: str) -> str | None:
-    """Return the dead-letter topic of a channel on a node; empty if the node has none, None if it refuses."""
-    from lapwing.client.http import CallFailed
-
-    try:
-        answer = await client.http.get(node.contact, "/channel/settings", {"topic": topic, "channel": channel})
-        name = str(answer["settings"]["dead_topic"]["value"])
-        there = await client.http.get(node.contact, "/dead")
-    except CallFailed as error:
-        shared.warn(f"{node.name}: {administer.explained(error.code or error.reason)}")
-        return None
-    return name if any(each["topic"] == name for each in there["topics"]) else ""
+def carry_out(
+    flags: administer.NodeFlags, work: "Callable[[Admin], Awaitable[Results[T]]]"
+) -> "Results[T]":
+    """Return what `Admin` answers about dead letters. Raises `UsageError` for a sequence of several nodes."""
+    return administer.carry_out(flags, work, advice=_ADVICE)

@@ -1,10 +1,13 @@
 """lapwing drain: empty a node before it is taken away."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from lapwing.cli import administer
 from lapwing.cli.administer import NODES, NodeFlags, Yes
 from lapwing.cli.commands import Group, Option
+
+if TYPE_CHECKING:
+    from lapwing.client.admin_results import Drain, Results
 
 app = Group(
     "drain",
@@ -24,28 +27,27 @@ def start(
     """Begin to drain a node."""
     if not flags.node:
         administer.confirm("This will drain every node, so that nothing can be published. Continue?", yes=yes)
-    document = {"deadline": deadline} if deadline else {}
-    _report(flags, lambda http, at: http.call("POST", at, "/drain", document=document))
+    _report(administer.carry_out(flags, lambda admin: admin.drain(deadline)), flags)
 
 
 @app.command(example="lapwing drain status")
 def status(flags: NodeFlags = NODES) -> None:
     """Show how far each node is."""
-    _report(flags, lambda http, at: http.get(at, "/drain"))
+    _report(administer.carry_out(flags, lambda admin: admin.drain_status()), flags)
 
 
 @app.command(example="lapwing drain stop --node 10.0.0.7:4151")
 def stop(flags: NodeFlags = NODES) -> None:
     """Take messages again."""
-    _report(flags, lambda http, at: http.call("POST", at, "/undrain"))
+    _report(administer.carry_out(flags, lambda admin: admin.undrain()), flags)
 
 
-def _report(flags: NodeFlags, change: administer.Change[Any]) -> None:
-    administer.report(administer.on_all(flags, change), _state, as_json=flags.as_json)
+def _report(results: "Results[Drain]", flags: NodeFlags) -> None:
+    administer.report(results, _state, as_json=flags.as_json)
 
 
-def _state(answer: Any) -> str:
-    if answer["state"] == "none":
+def _state(answer: "Drain") -> str:
+    if answer.state == "none":
         return "not draining"
-    until = f", until {answer['deadline']}" if answer.get("deadline") else ""
-    return f"{answer['state']} since {answer['since']}{until}: {answer['messages']:,} messages left"
+    until = f", until {answer.deadline}" if answer.deadline else ""
+    return f"{answer.state} since {answer.since}{until}: {answer.messages:,} messages left"

@@ -1,18 +1,18 @@
 """lapwing pending: list messages that are in flight or wait to be delivered again, and take them."""
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from lapwing.cli import administer, shared
 from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags, Place
 from lapwing.cli.commands import Argument, Group, Option, UsageError
-from lapwing.client.format import messages, parse_span, printable_text
+from lapwing.client.format import SECOND, messages, parse_span, printable_text
 from lapwing.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lapwing.client.http import DaemonHttp
+    from lapwing.client.admin_results import Claimed, Results
 
 app = Group(
     "pending",
@@ -23,10 +23,8 @@ app = Group(
 )
 
 _STATES: Final = ("in_flight", "ready", "deferred")
-_PAGE: Final = 10_000  # messages of one request
 _NAMED: Final = 10  # messages that could not be taken and are named one by one
 _OTHER_NODE: Final = "an id of another node"  # nsqd's reason; if every node gives it, nobody has the message
-_TIMEOUT: Final = 60.0  # s for the answer to one request
 
 Ids = Annotated[
     list[str] | None, Argument(metavar="ID", help="The messages; without ids, those that the options describe.")
@@ -46,12 +44,12 @@ class PendingFlags:
     ] = None
 
     def members(self) -> dict[str, Any]:
-        """Return the conditions as nsqd takes them. Raises `UsageError`."""
+        """Return the conditions as `Admin` takes them. Raises `UsageError`."""
         for flag, given in (("--holder", self.holder), ("--min-idle", self.min_idle)):
             if given == "":  # an empty shell variable must not mean all messages
                 raise UsageError(f"{flag} is empty: give a value, or leave it out")
         try:
-            idle = parse_span(self.min_idle) // 1_000_000 if self.min_idle else 0
+            idle = parse_span(self.min_idle) / SECOND if self.min_idle else 0
         except ConfigError as error:
             raise UsageError(f"--min-idle: {error}") from error
         found = {"state": self.state, "holder": self.holder, "min_idle": idle}
@@ -71,17 +69,20 @@ def list_(
     flags: NodeFlags = NODES,
 ) -> None:
     """List pending messages in the order of the log: who has each, for how long, and how often it failed."""
-    params = _params(place, which.members()) | ({"body": "true"} if bodies else {})
-    results = administer.on_topic(flags, params["topic"], lambda http, at: _read(http, at, params, after, count))
+    topic, channel = administer.split_place(place)
+    chosen = which.members()
+    results = administer.carry_out(
+        flags, lambda admin: admin.pending(topic, channel, **chosen, count=count, after=after, bodies=bodies)
+    )
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
-    _print_entries([(result.node, entry) for result in results for entry in (result.answer or {}).get("entries", ())],
-                   bodies=bodies)  # fmt: skip
-    for result in results:
-        if result.answer:
-            counts = (f"{result.answer['counts'][state]:,} {state.replace('_', ' ')}" for state in _STATES)
-            shared.warn(f"{result.node}: {', '.join(counts)}")
+    _print_entries(
+        [(node, entry.document) for node, found in results.answers.items() for entry in found.entries], bodies=bodies
+    )
+    for node, found in results.answers.items():
+        counts = (f"{found.counts[state]:,} {state.replace('_', ' ')}" for state in _STATES)
+        shared.warn(f"{node}: {', '.join(counts)}")
     administer.end_quietly(results)
 
 
@@ -98,8 +99,7 @@ def claim(
 
     A late answer of the former consumer is refused. It does not count as a failure.
     """
-    document = {"action": "ready", **({"to": to} if to else {})}
-    _claim(document, "make {} ready to be delivered", place, ids, which, limit, flags)
+    _claim({"action": "ready", "to": to}, "make {} ready to be delivered", place, ids, which, limit, flags)
 
 
 @app.command(example="lapwing pending finish orders/billing 0f1a2b3c4d5e6f70")
@@ -124,8 +124,7 @@ def reject(
     flags: ChangeFlags = CHANGE,
 ) -> None:
     """Give messages up at once: they become dead letters, or are dropped if the channel keeps none."""
-    document = {"action": "reject", **({"reason": reason} if reason else {})}
-    _claim(document, "give up {}", place, ids, which, limit, flags)
+    _claim({"action": "reject", "reason": reason}, "give up {}", place, ids, which, limit, flags)
 
 
 @app.command(example="lapwing pending defer orders/billing --state ready --by 30m")
@@ -140,8 +139,8 @@ def defer(
     """Take messages from their consumers, and deliver them after a delay."""
     if not by:
         raise UsageError("--by is missing: the delay, such as --by 30m")
-    document = {"action": "defer", "delay": parse_span(by, "--by") // 1_000_000}
-    _claim(document, f"defer {{}} by {by}", place, ids, which, limit, flags)
+    action = {"action": "defer", "delay": parse_span(by, "--by") / SECOND}
+    _claim(action, f"defer {{}} by {by}", place, ids, which, limit, flags)
 
 
 @app.command(example="lapwing pending cancel orders/billing --dry-run")
@@ -158,79 +157,38 @@ def cancel(
 # ---- what they share ----
 
 
-def _params(place: str, members: dict[str, Any]) -> dict[str, str]:
-    topic, channel = administer.split_place(place)
-    return {"topic": topic, "channel": channel, **{key: str(value) for key, value in members.items()}}
-
-
-async def _pages(
-    http: "DaemonHttp", at: str, params: dict[str, str], after: int = -1, limit: int = sys.maxsize
-) -> AsyncIterator[Any]:
-    """Yield the answers of a node, a page each."""
-    while True:
-        page = {"limit": str(min(limit, _PAGE)), **({"after": str(after)} if after >= 0 else {})}
-        answer = await http.get(at, "/channel/pending", params | page, timeout=_TIMEOUT)
-        yield answer
-        limit -= len(answer["entries"])
-        if answer["next"] is None or limit <= 0:
-            return
-        after = answer["next"]
-
-
-async def _read(http: "DaemonHttp", at: str, params: dict[str, str], after: int, count: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    async for page in _pages(http, at, params, after, count):
-        entries = [*found.get("entries", ()), *page["entries"]]
-        found = {**page, "entries": entries, "counts": found.get("counts", page["counts"])}
-    return found
-
-
-async def _counted(
-    http: "DaemonHttp", at: str, params: dict[str, str], ids: set[str], limit: int
-) -> dict[str, int]:
-    """Return how many messages of a node a claim means."""
-    count, everything = 0, not ids and params.keys() == {"topic", "channel", "state"}
-    async for page in _pages(http, at, params):
-        if everything:
-            count = int(page["counts"][params["state"]])
-            break
-        count += sum(1 for entry in page["entries"] if not ids or entry["id"] in ids)
-        if (limit and count >= limit) or (ids and count == len(ids)):
-            break
-    return {"messages": min(count, limit) if limit else count}
-
-
 def _claim(
-    document: dict[str, Any], what: str, place: str, ids: list[str] | None, which: PendingFlags, limit: int,
+    action: Mapping[str, Any], what: str, place: str, ids: list[str] | None, which: PendingFlags, limit: int,
     flags: ChangeFlags,
 ) -> None:  # fmt: skip
-    """Count the messages of each node, ask, and claim them a page at a time."""
+    """Count the messages of each node, ask, and claim them."""
     members = which.members()
     if not ids and not members:
         raise UsageError("which messages: give ids, --state, --holder or --min-idle")
     wanted = set(ids or ())
     for each in wanted:
         _check_id(each)
-    params = _params(place, members)
-    planned = administer.on_topic(flags, params["topic"], lambda http, at: _counted(http, at, params, wanted, limit))
-    if flags.dry_run or not all(result.done for result in planned):
-        administer.report(planned, lambda answer: f"would {what.format(messages(answer['messages']))}",
-                          as_json=flags.as_json)  # fmt: skip
-        return
-    plan = "\n".join(f"  {result.node}: {messages(result.answer['messages'])}" for result in planned if result.answer)
-    total = sum(result.answer["messages"] for result in planned if result.answer)
-    if total:
-        administer.confirm(f"This will {what.format(messages(total))} of {place}:\n{plan}\nContinue?", yes=flags.yes)
-    where = {"topic": params["topic"], "channel": params["channel"]}  # permissions are checked by these
+    topic, channel = administer.split_place(place)
 
-    async def take(http: "DaemonHttp", at: str) -> Any:
-        if not total and not wanted:  # a message that matches by now was not asked about
-            return {"claimed": 0, "ids": [], "refused": {}}
-        return await _take(http, at, where, {**document, **members, **where}, sorted(wanted), limit)
+    def confirmed(plan: "Results[Claimed]") -> bool:
+        if total := sum(each.claimed for each in plan.answers.values()):
+            lines = administer.plan_lines(plan, lambda each: messages(each.claimed))
+            question = f"This will {what.format(messages(total))} of {place}:\n{lines}\nContinue?"
+            administer.confirm(question, yes=flags.yes)
+        return True
 
-    results = administer.on_topic(flags, params["topic"], take)
-    administer.report(results, lambda answer: _taken(answer, what), as_json=flags.as_json)
-    _warn_of_others(wanted, [result.answer for result in results if result.answer])
+    def shown(answer: "Claimed") -> str:
+        if answer.dry_run:
+            return f"would {what.format(messages(answer.claimed))}"
+        return f"done: {what.format(messages(answer.claimed))}" if answer.claimed else "nothing to do"
+
+    results = administer.carry_out(
+        flags,
+        lambda admin: admin.claim(topic, channel, **action, ids=wanted, **members, limit=limit, dry_run=flags.dry_run,
+                                  confirm=confirmed),
+    )  # fmt: skip
+    administer.report(results, shown, as_json=flags.as_json)
+    _warn_of_others(wanted, [*results.answers.values()])
 
 
 def _check_id(text: str) -> None:
@@ -244,14 +202,14 @@ def _check_id(text: str) -> None:
         ) from None
 
 
-def _warn_of_others(wanted: set[str], answers: list[Any]) -> None:
+def _warn_of_others(wanted: set[str], answers: "list[Claimed]") -> None:
     """Name the messages that no node took, with the reason; exits with 1 if there are any."""
     reasons: dict[str, str] = {}
     for answer in answers:
-        for each, reason in answer["refused"].items():
+        for each, reason in answer.refused.items():
             if reason != _OTHER_NODE or each not in reasons:
                 reasons[each] = reason
-    taken = {each for answer in answers for each in answer["ids"]}
+    taken = {each for answer in answers for each in answer.ids}
     left = sorted((each, reasons[each]) for each in wanted - taken if each in reasons)
     for each, reason in left[:_NAMED]:
         shared.warn(f"{each} was left alone: {reason}")
@@ -259,34 +217,6 @@ def _warn_of_others(wanted: set[str], answers: list[Any]) -> None:
         shared.warn(f"{len(left) - _NAMED:,} more messages were left alone; --json names each with its reason")
     if left:
         sys.exit(1)
-
-
-async def _take(
-    http: "DaemonHttp", at: str, where: dict[str, str], document: dict[str, Any], ids: list[str], limit: int
-) -> dict[str, Any]:
-    """Claim what there is on a node, a page at a time."""
-    claimed: list[str] = []
-    refused: dict[str, str] = {}
-    # A message that was deferred or made ready matches again: only the pages behind the last one are looked at.
-    after, pages = -1, [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)] or [[]]
-    for page in pages:
-        while True:
-            most = min(_PAGE, limit - len(claimed)) if limit else _PAGE
-            if most <= 0:
-                break
-            some = {**document, **({"ids": page} if page else {"after": after}), "limit": most}
-            answer = await http.call("POST", at, "/channel/claim", where, document=some, timeout=_TIMEOUT)
-            claimed += answer["ids"]
-            refused |= answer.get("refused", {})
-            if page or answer["next"] is None:
-                break
-            after = answer["next"]
-    return {"claimed": len(claimed), "ids": claimed, "refused": refused}
-
-
-def _taken(answer: Any, what: str) -> str:
-    words = what.format(messages(answer["claimed"]))
-    return f"done: {words}" if answer["claimed"] else "nothing to do"
 
 
 def _print_entries(entries: list[tuple[str, Any]], *, bodies: bool) -> None:

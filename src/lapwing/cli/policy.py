@@ -23,17 +23,17 @@ Name = Annotated[str, Argument(help="The name of the policy.")]
 @app.command("list", example="lapwing policy list")
 def list_(flags: NodeFlags = NODES) -> None:
     """List the policies of each node, the one that wins first."""
-    results = administer.on_all(flags, lambda http, at: http.get(at, "/policies"))
+    results = administer.carry_out(flags, lambda admin: admin.policies())
     if flags.as_json:
         administer.report(results, "", as_json=True)
         return
     for result in results:
         print(f"{result.node}:" if result.done else f"{result.node}: refused: {administer.explained(result.error)}")
-        for policy in (result.answer or {}).get("policies", ()):
-            settings = " ".join(f"{key}={json.dumps(value)}" for key, value in policy["settings"].items())
-            matches = f"{policy['matching_topics']} topics, {policy['matching_channels']} channels"
-            where = f"{policy.get('topics', '*')}/{policy.get('channels', '*')}"
-            print(f"  {policy['name']:<16} priority {policy.get('priority', 0):<4} {where:<24} {matches}  {settings}")
+        for policy in result.answer.policies if result.answer else ():
+            settings = " ".join(f"{key}={json.dumps(value)}" for key, value in policy.settings.items())
+            matches = f"{policy.matching_topics} topics, {policy.matching_channels} channels"
+            where = f"{policy.topics}/{policy.channels}"
+            print(f"  {policy.name:<16} priority {policy.priority:<4} {where:<24} {matches}  {settings}")
     administer.end_with(results)
 
 
@@ -49,11 +49,13 @@ def set_(
     """Add a policy, or replace the one of that name."""
     if not names.valid_policy(name):
         raise UsageError(names.POLICY)
-    document = {"topics": topics, "channels": channels, "priority": priority, "settings": parse_pairs(pairs)}
-    results = administer.on_all(flags, lambda http, at: http.call("PUT", at, f"/policies/{name}", document=document))
+    settings = parse_pairs(pairs)
+    results = administer.carry_out(
+        flags, lambda admin: admin.set_policy(name, settings, topics=topics, channels=channels, priority=priority)
+    )
     administer.report(
         results,
-        lambda answer: f"set; matches {answer['matching_topics']} topics and {answer['matching_channels']} channels",
+        lambda answer: f"set; matches {answer.matching_topics} topics and {answer.matching_channels} channels",
         as_json=flags.as_json,
     )
 
@@ -64,5 +66,5 @@ def remove(name: Name, yes: Yes = False, flags: NodeFlags = NODES) -> None:
     if not names.valid_policy(name):
         raise UsageError(names.POLICY)
     administer.confirm(f"This will remove the policy {name}. Continue?", yes=yes)
-    results = administer.on_all(flags, lambda http, at: http.call("DELETE", at, f"/policies/{name}"))
+    results = administer.carry_out(flags, lambda admin: admin.remove_policy(name))
     administer.report(results, "removed", as_json=flags.as_json)

@@ -1,7 +1,7 @@
 """lapwing settings: show and change the settings of a topic or channel."""
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lapwing.cli import administer, shared
@@ -9,7 +9,7 @@ from lapwing.cli.administer import NODES, NodeFlags
 from lapwing.cli.commands import Argument, Option, UsageError, command
 
 if TYPE_CHECKING:
-    from lapwing.client.http import DaemonHttp
+    from lapwing.client.admin_results import Settings
 
 
 def _places(incomplete: str) -> list[str]:
@@ -35,26 +35,24 @@ def app(
     topic, slash, channel = place.partition("/")
     if slash:
         topic, channel = administer.split_place(place)
-    path = "/channel/settings" if channel else "/topic/settings"
-    params = {"topic": topic, **({"channel": channel} if channel else {})}
     changes = parse_pairs(pairs or ())
     for key in unset or ():
         if changes.get(key) is not None:
             raise UsageError(f"{key} is set and unset: leave one out")
         changes[key] = None
 
-    def apply(http: "DaemonHttp", at: str) -> Awaitable[Any]:
-        return http.call("PATCH", at, path, params, document=changes) if changes else http.get(at, path, params)
-
-    results = administer.on_topic(flags, topic, apply)
+    results = administer.carry_out(
+        flags,
+        lambda admin: admin.change_settings(topic, channel, **changes) if changes else admin.settings(topic, channel),
+    )
     if changes or flags.as_json:
         administer.report(results, lambda answer: f"set: {_shown(answer, changes)}", as_json=flags.as_json)
         return
     for result in results:
         print(f"{result.node}:" if result.done else f"{result.node}: refused: {administer.explained(result.error)}")
-        for name, found in (result.answer or {}).get("settings", {}).items():
-            if everything or found["from"] != "default":
-                print(f"  {name:<24} {json.dumps(found['value']):<16} {found['from']}")
+        for name, found in result.answer.settings.items() if result.answer else ():
+            if everything or found.source != "default":
+                print(f"  {name:<24} {json.dumps(found.value):<16} {found.source}")
     administer.end_with(results)
 
 
@@ -74,6 +72,5 @@ def parse_pairs(pairs: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _shown(answer: Any, changes: dict[str, Any]) -> str:
-    settings = answer.get("settings", {})
-    return ", ".join(f"{key}={json.dumps(settings.get(key, {}).get('value'))}" for key in changes)
+def _shown(answer: "Settings", changes: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={json.dumps(answer.settings[key].value)}" for key in changes if key in answer.settings)

@@ -1,5 +1,6 @@
 """Change a cluster: create, delete, pause, empty and publish, on the daemons concerned and in the right order."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_client import ClusterClient, Found, NoSuchNode, UpstreamFailed
-from lapwing.client.http import CallFailed
+from lapwing.client.http import NONSENSE, CallFailed
 
 ACTIONS: Final = ("pause", "unpause", "empty")
 
@@ -33,7 +34,7 @@ Outcome = Found[None]  # the failures of a change; the steps that did not fail w
 
 
 class ClusterChanges:
-    """Carry changes out on nsqlookupds and nsqds, one after the other; a step that fails does not stop the later ones.
+    """Carry changes out on nsqlookupds, then on nsqds; a step that fails does not stop the later ones.
 
     `node` limits a change to one nsqd where that makes sense. Raises `UpstreamFailed` only if the daemons concerned are
     not known.
@@ -106,15 +107,10 @@ class ClusterChanges:
     async def _post_all(
         self, addresses: Iterable[str], path: str, topic: str, channel: str = "", **more: str
     ) -> list[str]:
-        """Post to one daemon after the other, and return the failures."""
+        """Post to all daemons at the same time, and return the failures."""
         params = {"topic": topic, **({"channel": channel} if channel else {}), **more}
-        errors: list[str] = []
-        for address in addresses:
-            try:
-                await self._http.post(address, path, params)
-            except CallFailed as error:
-                errors.append(str(error))
-        return errors
+        asked = await self._http.ask_all(addresses, lambda address: self._http.post(address, path, params))
+        return asked.errors
 
 
 def _contacts(nodes: Iterable[Node]) -> list[str]:
@@ -122,11 +118,14 @@ def _contacts(nodes: Iterable[Node]) -> list[str]:
 
 
 async def on_each(nodes: Iterable[Node], change: Callable[[Node], Awaitable[T]]) -> list[NodeResult[T]]:
-    """Carry a change out on every node, one after the other, and return what each answered."""
-    results: list[NodeResult[T]] = []
-    for node in nodes:
+    """Carry a change out on every node at the same time, and return what each answered."""
+
+    async def carry_out(node: Node) -> NodeResult[T]:
         try:
-            results.append(NodeResult(node.name, await change(node)))
+            return NodeResult(node.name, await change(node))
         except CallFailed as error:
-            results.append(NodeResult(node.name, None, error.code or error.reason))
-    return results
+            return NodeResult(node.name, None, error.code or error.reason)
+        except NONSENSE as error:
+            return NodeResult(node.name, None, f"its answer could not be understood ({error!r})")
+
+    return list(await asyncio.gather(*(carry_out(node) for node in nodes)))

@@ -32,7 +32,7 @@ class NoSuchNode(LapwingError):
 
 
 class NothingThere(LapwingError):
-    """The topic is known, but none of its nodes has the channel."""
+    """No node has the topic or the channel."""
 
 
 @dataclass(slots=True)

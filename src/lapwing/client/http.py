@@ -18,7 +18,7 @@ MAX_ANSWER: Final = 256 << 20  # bytes; `/stats` of 100,000 topics has some 100 
 Params = Mapping[str, str] | Sequence[tuple[str, str]]
 T = TypeVar("T")
 U = TypeVar("U")
-_NONSENSE: Final = (AttributeError, LookupError, TypeError, ValueError)  # what answers of another shape raise
+NONSENSE: Final = (AttributeError, LookupError, TypeError, ValueError)  # what answers of another shape raise
 
 
 class CallFailed(LapwingError):
@@ -68,11 +68,11 @@ class Asked(Generic[T]):
         """Return what `combine` makes of the answers. One that it cannot understand becomes a failure of its daemon."""
         try:
             return combine(self.answers)
-        except _NONSENSE:
+        except NONSENSE:
             self._drop_nonsense(lambda address, answer: combine({address: answer}))
         try:
             return combine(self.answers)
-        except _NONSENSE:  # each makes sense alone, but not beside the others
+        except NONSENSE:  # each makes sense alone, but not beside the others
             known: dict[str, T] = {}
 
             def add(address: str, answer: T) -> None:
@@ -87,7 +87,7 @@ class Asked(Generic[T]):
         for address, answer in list(self.answers.items()):
             try:
                 use(address, answer)
-            except _NONSENSE as error:
+            except NONSENSE as error:
                 reason = f"its answer could not be understood ({error!r})"
                 self.failures[address] = CallFailed(f"{address}: {reason}", reason=reason)
                 del self.answers[address]

@@ -1,0 +1,714 @@
+"""Administer a cluster: one nsqd, several, or those that nsqlookupd names. All nodes are asked at the same time."""
+
+import asyncio
+import dataclasses
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, TypeVar
+
+from lapwing import durations
+from lapwing.client import cluster_changes
+from lapwing.client.admin_results import (
+    Claimed,
+    ClusterStats,
+    Counts,
+    DeadGroups,
+    DeadLetter,
+    DeadLetters,
+    DeadTopics,
+    Drain,
+    NodesFailed,
+    Pending,
+    Policies,
+    Policy,
+    Redrive,
+    Results,
+    Seek,
+    Settings,
+    SeveralNodes,
+    TopicStats,
+)
+from lapwing.client.cluster import Json, Node
+from lapwing.client.cluster_changes import NodeResult
+from lapwing.client.cluster_client import ClusterClient, Found, NoSuchNode, NothingThere, UpstreamFailed
+from lapwing.client.http import DaemonHttp
+from lapwing.errors import ConfigError
+from lapwing.names import DEAD
+
+T = TypeVar("T")
+Place = str | int | Mapping[str, Any]
+Confirm = Callable[[Results[T]], bool]
+Progress = Callable[[str, Redrive], None]
+
+_NSQD: Final = "127.0.0.1:4151"
+_WORDS: Final = ("earliest", "latest", "bookmark")
+_PAGE: Final = 10_000  # pending messages of one request
+_LETTERS: Final = 1000  # dead letters of one request
+_READS_ALL: Final = 120.0  # s; a node may read through all its letters for an answer
+_PENDING: Final = 60.0  # s
+_EVERY: Final = 0.25  # s between two looks at a redrive
+_STATS: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFilter:
+    """A condition for dead letters; all of them if nothing is given."""
+
+    topic: str = ""  # that they come from
+    channel: str = ""  # that gave them up
+    reason: str = ""  # attempts, rejected, expired or overflow
+    error: str = ""  # contained in the error
+    text: str = ""  # contained in the body
+    pattern: str = ""  # found in the body: a regular expression as RE2 knows them
+    fields: Mapping[str, Any] = field(default_factory=dict)  # JSON pointer -> value in the body
+    since: str = ""  # given up since then: a time, or a duration (ago)
+    until: str = ""
+    sequences: Sequence[int] = ()  # in the dead-letter topic of one node
+
+    def document(self) -> Json:
+        """Return the filter as nsqd takes it."""
+        found = {name: getattr(self, name) for name in LetterFilter.__slots__ if getattr(self, name)}
+        return {name: list(each) if name == "sequences" else each for name, each in found.items()}
+
+    def params(self) -> dict[str, str]:
+        """Return the filter as parameters of `/dead/letters`, where `topic` is the dead-letter topic."""
+        found = {key: each if isinstance(each, str) else json.dumps(each) for key, each in self.document().items()}
+        return {"source" if key == "topic" else key: each for key, each in found.items()}
+
+
+_EVERYTHING: Final = LetterFilter()
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """The nodes that a request is for."""
+
+    nodes: list[Node]
+    missing: list[str] = field(default_factory=list)
+    failed: list[NodeResult[Any]] = field(default_factory=list)  # that may be meant, and refused to say so
+    dead_topics: dict[str, str] = field(default_factory=dict)  # by node
+
+
+class Admin:
+    """The administration of a cluster.
+
+        async with Admin("127.0.0.1:4151") as admin:           # HTTP addresses of nsqds
+            await admin.pause("orders", "billing")
+
+    Methods that concern several nodes return `Results`, with the answer of each. If a node refuses or does not answer
+    they raise `NodesFailed`, which names it and has the results of the others.
+    """
+
+    def __init__(
+        self,
+        nsqd: str | Iterable[str] = (),
+        *,
+        lookupd: str | Iterable[str] = (),
+        auth_secret: str = "",
+        http: DaemonHttp | None = None,
+    ) -> None:
+        """`nsqd` and `lookupd` are HTTP addresses, one kind of them; `http` is a client to share."""
+        nsqds, lookupds = _addresses(nsqd), _addresses(lookupd)
+        if nsqds and lookupds:
+            raise ConfigError("give nsqd addresses or nsqlookupd addresses, not both")
+        self._own = http is None
+        try:
+            self._http = http or DaemonHttp(auth_secret=auth_secret)
+        except ValueError as error:
+            raise ConfigError(f"auth_secret: {error}") from error
+        self.cluster = ClusterClient(self._http, nsqds=nsqds or ([] if lookupds else [_NSQD]), lookupds=lookupds)
+        self._node = ""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._own:
+            await self._http.aclose()
+
+    def only(self, node: str) -> Self:
+        """Use one node from now on, named by its HTTP address; an empty name means all. Return this object."""
+        self._node = node
+        return self
+
+    # ---- looking ----
+
+    async def stats(self) -> ClusterStats:
+        """Return all topics with their channels. A daemon that does not answer is one of the `errors`."""
+        view = await self.cluster.look()
+        if not view.reachable:
+            raise UpstreamFailed("no nsqd answered: ", view.errors or ["nsqlookupd knows no nsqd"])
+        nodes = {state.node.name: state.error for state in view.nodes}
+        return ClusterStats({name: TopicStats.of(topic) for name, topic in view.topics.items()}, nodes, view.errors)
+
+    async def counts(self, topic: str, channel: str = "") -> Results[Counts]:
+        """Return what waits in a topic, or in a channel of it, on each node that has the topic."""
+        nodes = await self._holders(topic)
+        return self._checked(await self._each(nodes, lambda node: self._count(node, topic, channel)))
+
+    async def _count(self, node: Node, topic: str, channel: str) -> Counts:
+        return _counted(await self._get(node, "/stats", {**_STATS, "topic": topic}), topic, channel)
+
+    # ---- topics and channels ----
+
+    async def create(self, topic: str, *channels: str) -> Results[None]:
+        """Create a topic, and channels of it, on every node. What exists is left as it is."""
+
+        async def make(node: Node) -> None:
+            await self._http.post(node.contact, "/topic/create", {"topic": topic})
+            for channel in channels:
+                await self._http.post(node.contact, "/channel/create", {"topic": topic, "channel": channel})
+
+        return self._checked(await self._each(await self._all(), make))
+
+    async def create_channel(self, topic: str, channel: str) -> Results[None]:
+        """Create a channel on every node that has the topic."""
+        return await self._act("create", topic, channel)
+
+    async def pause(self, topic: str, channel: str = "") -> Results[None]:
+        """Have a topic hand no messages to its channels, or a channel deliver none."""
+        return await self._act("pause", topic, channel)
+
+    async def unpause(self, topic: str, channel: str = "") -> Results[None]:
+        """End the pause of a topic or channel."""
+        return await self._act("unpause", topic, channel)
+
+    async def empty(self, topic: str, channel: str = "", *, confirm: Confirm[Counts] | None = None) -> Results[None]:
+        """Drop the messages of a channel, or those of a topic that are in no channel yet.
+
+        `confirm` gets what waits on each node; nothing is changed unless it returns true.
+        """
+        return await self._destroy("empty", topic, channel, confirm)
+
+    async def delete(self, topic: str, channel: str = "", *, confirm: Confirm[Counts] | None = None) -> Results[None]:
+        """Delete a topic or channel with its messages, in nsqlookupd as well; `confirm` as for `empty`."""
+        return await self._destroy("delete", topic, channel, confirm)
+
+    async def _act(self, action: str, topic: str, channel: str) -> Results[None]:
+        return self._checked(await self._post(await self._holders(topic), action, topic, channel))
+
+    async def _destroy(
+        self, action: str, topic: str, channel: str, confirm: Confirm[Counts] | None
+    ) -> Results[None]:
+        nodes = await self._holders(topic)
+        if confirm is not None and not confirm(
+            await self._plan(nodes, lambda node: self._count(node, topic, channel))
+        ):
+            return Results(())
+        if action == "delete" and not self._node:  # first there, so that no consumer is sent to a topic that goes
+            nodes.missing += await self._forget(topic, channel)
+        return self._checked(await self._post(nodes, action, topic, channel))
+
+    async def _forget(self, topic: str, channel: str) -> list[str]:
+        path, params = _action("delete", topic, channel)
+        asked = await self._http.ask_all(self.cluster.lookupds, lambda at: self._http.post(at, path, params))
+        return [f"nsqlookupd {at}: {error.reason}" for at, error in asked.failures.items() if error.status != 404]
+
+    async def _post(self, nodes: _Nodes, action: str, topic: str, channel: str) -> Results[None]:
+        path, params = _action(action, topic, channel)
+
+        async def post(node: Node) -> None:
+            await self._http.post(node.contact, path, params)
+
+        return await self._each(nodes, post)
+
+    # ---- settings and policies ----
+
+    async def settings(self, topic: str, channel: str = "") -> Results[Settings]:
+        """Return the settings of a topic or channel that hold on each node, and where each comes from."""
+        return await self._settings("GET", topic, channel, None)
+
+    async def change_settings(self, topic: str, channel: str = "", /, **changes: Any) -> Results[Settings]:
+        """Change settings of a topic or channel on every node; None removes one, so that its default holds."""
+        return await self._settings("PATCH", topic, channel, changes)
+
+    async def _settings(self, method: str, topic: str, channel: str, document: Json | None) -> Results[Settings]:
+        path = "/channel/settings" if channel else "/topic/settings"
+        params = {"topic": topic, **({"channel": channel} if channel else {})}
+
+        async def ask(node: Node) -> Settings:
+            return Settings.of(await self._http.call(method, node.contact, path, params, document=document))
+
+        return self._checked(await self._each(await self._holders(topic), ask))
+
+    async def policies(self) -> Results[Policies]:
+        """Return the policies of each node."""
+
+        async def ask(node: Node) -> Policies:
+            return Policies.of(await self._get(node, "/policies"))
+
+        return self._checked(await self._each(await self._all(), ask))
+
+    async def set_policy(
+        self, name: str, settings: Mapping[str, Any], *, topics: str = "*", channels: str = "*", priority: int = 0
+    ) -> Results[Policy]:
+        """Add a policy, or replace the one of that name, on every node."""
+        document = {"topics": topics, "channels": channels, "priority": priority, "settings": dict(settings)}
+
+        async def put(node: Node) -> Policy:
+            return Policy.of(await self._http.call("PUT", node.contact, f"/policies/{name}", document=document))
+
+        return self._checked(await self._each(await self._all(), put))
+
+    async def remove_policy(self, name: str) -> Results[None]:
+        """Remove a policy from every node."""
+
+        async def remove(node: Node) -> None:
+            await self._http.call("DELETE", node.contact, f"/policies/{name}")
+
+        return self._checked(await self._each(await self._all(), remove))
+
+    # ---- pending messages ----
+
+    async def pending(
+        self, topic: str, channel: str, *, state: str = "", holder: str | None = None, min_idle: float = 0.0,
+        count: int = 100, after: int = -1, bodies: bool = False,
+    ) -> Results[Pending]:  # fmt: skip
+        """Return up to `count` messages of each node that are in flight or wait to be delivered again.
+
+        `state` is `in_flight`, `ready` or `deferred`; `min_idle` is in seconds; `after` is a sequence.
+        """
+        members = _members(state, holder, min_idle)
+        params = _strings({"topic": topic, "channel": channel, **members})
+        params |= {"body": "true"} if bodies else {}
+
+        async def read(node: Node) -> Pending:
+            found: Json = {}
+            left, behind = count, after
+            while True:
+                page = await self._pending_page(node, params, min(left, _PAGE), behind)
+                found = {**page, "entries": [*found.get("entries", ()), *page["entries"]],
+                         "counts": found.get("counts", page["counts"])}  # fmt: skip
+                left -= len(page["entries"])
+                if page["next"] is None or left <= 0:
+                    return Pending.of(found)
+                behind = page["next"]
+
+        return self._checked(await self._each(await self._holders(topic), read))
+
+    async def claim(
+        self, topic: str, channel: str, action: str = "ready", *, ids: Iterable[str] = (), state: str = "",
+        holder: str | None = None, min_idle: float = 0.0, limit: int = 0, to: str = "", reason: str = "",
+        delay: float = 0.0, dry_run: bool = False, confirm: Confirm[Claimed] | None = None,
+    ) -> Results[Claimed]:  # fmt: skip
+        """Take pending messages, whoever holds them, and make them `ready`, `finish`, `reject` or `defer` them.
+
+        They are those of `ids`, or that `state`, `holder` and `min_idle` (seconds) describe, at most `limit` of each
+        node. `to` hands what is made ready to a consumer, `reason` is the error of a dead letter, `delay` in seconds.
+        `confirm` gets the counts of each node; nothing is changed unless it returns true.
+        """
+        wanted = set(ids)
+        members = _members(state, holder, min_idle)
+        if not wanted and not members:
+            raise ConfigError("which messages: give ids, state, holder or min_idle")
+        where = {"topic": topic, "channel": channel}  # permissions are checked by these
+        nodes = await self._holders(topic)
+        total: int | None = None
+        if dry_run or confirm is not None:
+            planned = await self._plan(nodes, lambda node: self._count_pending(node, where, members, wanted, limit))
+            total = sum(answer.claimed for answer in planned.answers.values())
+            if dry_run:
+                return self._checked(planned)
+            if confirm is not None and not confirm(planned):
+                return planned
+        document = {"action": action, "to": to, "reason": reason, "delay": round(delay * 1000)}
+        document = {key: each for key, each in document.items() if each} | members | where
+
+        async def take(node: Node) -> Claimed:
+            if total == 0 and not wanted:  # a message that matches by now was not asked about
+                return _claimed([], {})
+            return await self._take(node, where, document, sorted(wanted), limit)
+
+        return self._checked(await self._each(nodes, take))
+
+    async def _pending_page(self, node: Node, params: Mapping[str, str], limit: int, after: int) -> Json:
+        page = {**params, "limit": str(limit), **({"after": str(after)} if after >= 0 else {})}
+        answer: Json = await self._get(node, "/channel/pending", page, timeout=_PENDING)
+        return answer
+
+    async def _count_pending(
+        self, node: Node, where: Json, members: Json, wanted: set[str], limit: int
+    ) -> Claimed:
+        """Return how many messages of a node a claim means."""
+        count, after = 0, -1
+        while True:
+            page = await self._pending_page(node, _strings({**where, **members}), _PAGE, after)
+            if not wanted and members.keys() == {"state"}:
+                count = int(page["counts"][members["state"]])
+                break
+            count += sum(1 for entry in page["entries"] if not wanted or entry["id"] in wanted)
+            if page["next"] is None or (limit and count >= limit) or (wanted and count == len(wanted)):
+                break
+            after = page["next"]
+        count = min(count, limit) if limit else count
+        return Claimed(count, dry_run=True, document={"messages": count})
+
+    async def _take(self, node: Node, where: dict[str, str], document: Json, ids: list[str], limit: int) -> Claimed:
+        """Claim what there is on a node, a page at a time."""
+        claimed: list[str] = []
+        refused: dict[str, str] = {}
+        # a message that was deferred or made ready matches again: only the pages behind the last one are looked at
+        after, pages = -1, [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)] or [[]]
+        for page in pages:
+            while True:
+                most = min(_PAGE, limit - len(claimed)) if limit else _PAGE
+                if most <= 0:
+                    break
+                some = {**document, **({"ids": page} if page else {"after": after}), "limit": most}
+                answer = await self._send(node, "/channel/claim", where, some, timeout=_PENDING)
+                claimed += answer["ids"]
+                refused |= answer.get("refused", {})
+                if page or answer["next"] is None:
+                    break
+                after = answer["next"]
+        return _claimed(claimed, refused)
+
+    # ---- dead letters ----
+
+    async def dead_topics(self) -> Results[DeadTopics]:
+        """Return the dead-letter topics of each node."""
+
+        async def ask(node: Node) -> DeadTopics:
+            return DeadTopics.of(await self._get(node, "/dead"))
+
+        return self._checked(await self._each(await self._all(), ask))
+
+    async def dead_groups(self, dead: str, letters: LetterFilter = _EVERYTHING) -> Results[DeadGroups]:
+        """Count dead letters by channel, reason and error.
+
+        `dead` is a dead-letter topic, or `topic/channel` for the letters of this channel, wherever they are.
+        """
+        nodes, letters = await self._dead(dead, letters)
+
+        async def ask(node: Node) -> DeadGroups:
+            params = {"topic": nodes.dead_topics[node.name], **letters.params()}
+            return DeadGroups.of(await self._get(node, "/dead/groups", params, timeout=_READS_ALL))
+
+        return self._checked(await self._each(nodes, ask))
+
+    async def dead_letters(
+        self, dead: str, letters: LetterFilter = _EVERYTHING, *, count: int = 100, after: int = -1, bodies: bool = True
+    ) -> Results[DeadLetters]:
+        """Return up to `count` dead letters of each node, the oldest first; `after` is a sequence."""
+        nodes, letters = await self._dead(dead, letters)
+
+        async def read(node: Node) -> DeadLetters:
+            params = {"topic": nodes.dead_topics[node.name], **letters.params(), "body": "true" if bodies else "false"}
+            found: list[Json] = []
+            place = {"after": str(after)} if after >= 0 else {}
+            while len(found) < count:
+                page = {**params, **place, "limit": str(min(count - len(found), _LETTERS))}
+                answer = await self._get(node, "/dead/letters", page, timeout=_READS_ALL)
+                found += answer["letters"]
+                if answer["next"] is None:
+                    break
+                place = {"after": str(answer["next"])}
+            return DeadLetters(tuple(map(DeadLetter.of, found)), document=found)
+
+        return self._checked(await self._each(nodes, read))
+
+    async def redrive(
+        self, dead: str, letters: LetterFilter = _EVERYTHING, *, to: str = "channel", rate: str = "", limit: int = 0,
+        body: str = "", dry_run: bool = False, confirm: Confirm[Redrive] | None = None, wait: float | None = None,
+        progress: Progress | None = None,
+    ) -> Results[Redrive]:  # fmt: skip
+        """Return dead letters to the channels that gave them up, or with `to="topic"` to every channel.
+
+        `rate` limits each node (`100/s`), `limit` holds over all nodes, `body` replaces that of the one letter that
+        `letters.sequences` names. `confirm` gets what is planned on each node; nothing is changed unless it returns
+        true. Returns when it has ended everywhere, or after `wait` seconds: it continues on the nodes. `progress` is
+        called with a node's name and state meanwhile.
+        """
+        document = {"to": to, **({"rate": rate} if rate else {}), **({"body": body} if body else {})}
+        return await self._deal("/dead/redrive", document, dead, letters, limit, dry_run, confirm, wait, progress)
+
+    async def purge(
+        self, dead: str, letters: LetterFilter = _EVERYTHING, *, limit: int = 0, dry_run: bool = False,
+        confirm: Confirm[Redrive] | None = None, wait: float | None = None, progress: Progress | None = None,
+    ) -> Results[Redrive]:  # fmt: skip
+        """Drop dead letters for good; see `redrive`."""
+        return await self._deal("/dead/purge", {}, dead, letters, limit, dry_run, confirm, wait, progress)
+
+    async def redrive_status(
+        self, dead: str, *, wait: float | None = 0.0, progress: Progress | None = None
+    ) -> Results[Redrive]:
+        """Return the redrive of each node: the one that runs, or the last one. Wait for its end up to `wait` seconds.
+
+        A `wait` of None has no end.
+        """
+        nodes, _ = await self._dead(dead, _EVERYTHING)
+        return self._checked(await self._ended(nodes, wait, progress))
+
+    async def cancel_redrive(self, dead: str) -> Results[Redrive]:
+        """End a redrive or purge where it is. Letters that it has not dealt with stay dead letters."""
+        nodes, _ = await self._dead(dead, _EVERYTHING)
+
+        async def cancel(node: Node) -> Redrive:
+            params = {"topic": nodes.dead_topics[node.name]}
+            return Redrive.of(await self._send(node, "/dead/cancel", params, None, timeout=_READS_ALL))
+
+        return self._checked(await self._each(nodes, cancel))
+
+    async def _deal(
+        self, path: str, document: Json, dead: str, letters: LetterFilter, limit: int, dry_run: bool,
+        confirm: Confirm[Redrive] | None, wait: float | None, progress: Progress | None,
+    ) -> Results[Redrive]:  # fmt: skip
+        nodes, letters = await self._dead(dead, letters)
+        document = {**document, "filter": letters.document()}
+
+        async def begin(node: Node, more: Json) -> Json:
+            params = {"topic": nodes.dead_topics[node.name]}
+            answer: Json = await self._send(node, path, params, {**document, **more}, timeout=_READS_ALL)
+            return answer
+
+        async def preview(node: Node) -> Redrive:
+            answer = await begin(node, {"limit": limit, "dry_run": True})
+            sample = tuple(map(DeadLetter.of, answer["sample"]))
+            return Redrive("planned", answer["letters"], sample, to=answer["to"], document=answer)
+
+        planned = _shared_out(await self._plan(nodes, preview), limit)
+        if dry_run:
+            return self._checked(planned)
+        shares = {name: plan.letters for name, plan in planned.answers.items()}
+        if confirm is not None and not confirm(planned):
+            return planned
+
+        async def start(node: Node) -> Redrive:
+            if not shares.get(node.name):
+                nothing: Json = {"state": "done", "redriven": 0, "skipped": {}, "left": 0, "error": ""}
+                return Redrive.of(nothing)
+            return Redrive.of(await begin(node, {"limit": shares[node.name] if limit else 0}))
+
+        started = await self._each(nodes, start)
+        running = {name for name, task in started.answers.items() if task.state == "running"}
+        nodes.nodes, nodes.failed = [node for node in nodes.nodes if node.name in running], []
+        ended = {result.node: result for result in await self._ended(nodes, wait, progress)} if running else {}
+        results = tuple(ended.get(result.node, result) for result in started)
+        return self._checked(Results(results, started.missing))
+
+    async def _ended(self, nodes: _Nodes, wait: float | None, progress: Progress | None) -> Results[Redrive]:
+        """Return the task of each node once it does not run any more, or after `wait` seconds."""
+        until = None if wait is None else time.monotonic() + wait
+
+        async def ask(node: Node) -> Redrive:
+            params = {"topic": nodes.dead_topics[node.name]}
+            while True:
+                task = Redrive.of(await self._get(node, "/dead/redrive", params, timeout=_READS_ALL))
+                if task.state != "running" or (until is not None and time.monotonic() >= until):
+                    return task
+                if progress is not None:
+                    progress(node.name, task)
+                await asyncio.sleep(_EVERY)
+
+        return await self._each(nodes, ask)
+
+    async def _dead(self, dead: str, letters: LetterFilter) -> tuple[_Nodes, LetterFilter]:
+        """Return the nodes that have the dead letters with their dead-letter topics, and the filter for them.
+
+        A node that has the channel, but no letters of it, is left out.
+        """
+        topic, slash, channel = dead.partition("/")
+        if not slash:
+            nodes = await self._holders(dead)
+            nodes.dead_topics = {node.name: dead for node in nodes.nodes}
+        else:
+            letters = _of_channel(letters, topic, channel)
+            nodes = await self._holders(topic)
+            topics = await self._each(nodes, lambda node: self._dead_topic(node, topic, channel))
+            nodes.failed = [result for result in topics if not result.done]
+            nodes.dead_topics = {name: found for name, found in topics.answers.items() if found}
+            nodes.nodes = [node for node in nodes.nodes if node.name in nodes.dead_topics]
+        if letters.sequences and len(nodes.nodes) > 1:
+            raise SeveralNodes(dead, [node.name for node in nodes.nodes])
+        return nodes, letters
+
+    async def _dead_topic(self, node: Node, topic: str, channel: str) -> str:
+        """Return the dead-letter topic of a channel on a node; empty if the node has none."""
+        settings = await self._get(node, "/channel/settings", {"topic": topic, "channel": channel})
+        there = await self._get(node, "/dead")
+        name = str(settings["settings"]["dead_topic"]["value"] or f"{topic}.{channel}.{DEAD}")
+        return name if any(each["topic"] == name for each in there["topics"]) else ""
+
+    # ---- seek and drain ----
+
+    async def seek(
+        self, topic: str, channel: str, to: Place, *, dry_run: bool = False, confirm: Confirm[Seek] | None = None
+    ) -> Results[Seek]:
+        """Move a channel to another place of the topic's log, on every node.
+
+        `to` is `earliest`, `latest`, `bookmark` (undoes a seek), a sequence, a time (RFC 3339), or a duration (ago).
+        Messages behind the place are delivered again, those before it are skipped. `confirm` gets the counts of each
+        node; nothing is changed unless it returns true.
+        """
+        place = target(to)
+        nodes = await self._holders(topic)
+        params = {"topic": topic, "channel": channel}
+
+        async def move(node: Node, **more: bool) -> Seek:
+            return Seek.of(await self._send(node, "/channel/seek", params, {"to": place, **more}))
+
+        if dry_run or confirm is not None:
+            planned = await self._plan(nodes, lambda node: move(node, dry_run=True))
+            if dry_run:
+                return self._checked(planned)
+            if confirm is not None and not confirm(planned):
+                return planned
+        return self._checked(await self._each(nodes, move))
+
+    async def drain(self, deadline: str = "") -> Results[Drain]:
+        """Have each node take no new messages; deliveries end when it is empty, or after the deadline (`10m`)."""
+        return await self._drain("POST", "/drain", {"deadline": deadline} if deadline else {})
+
+    async def undrain(self) -> Results[Drain]:
+        """Have each node take messages again."""
+        return await self._drain("POST", "/undrain", None)
+
+    async def drain_status(self) -> Results[Drain]:
+        """Return how far the drain of each node is."""
+        return await self._drain("GET", "/drain", None)
+
+    async def _drain(self, method: str, path: str, document: Json | None) -> Results[Drain]:
+        async def ask(node: Node) -> Drain:
+            return Drain.of(await self._http.call(method, node.contact, path, document=document))
+
+        return self._checked(await self._each(await self._all(), ask))
+
+    # ---- what they share ----
+
+    async def _get(
+        self, node: Node, path: str, params: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> Any:
+        return await self._http.get(node.contact, path, params or {}, timeout=timeout)
+
+    async def _send(
+        self, node: Node, path: str, params: Mapping[str, str], document: Any, *, timeout: float | None = None
+    ) -> Any:
+        return await self._http.call("POST", node.contact, path, params, document=document, timeout=timeout)
+
+    async def _all(self) -> _Nodes:
+        """Return every node, or the one that was chosen. Raises `UpstreamFailed`, `NothingThere`, `NoSuchNode`."""
+        return self._chosen(await self.cluster.nodes(topics=False), "nsqlookupd knows no nsqd")
+
+    async def _holders(self, topic: str) -> _Nodes:
+        """Return the nodes that have the topic, or the one that was chosen."""
+        try:
+            found = await self.cluster.holders(topic)
+        except UpstreamFailed as error:
+            if error.errors and all("TOPIC_NOT_FOUND" in each for each in error.errors):
+                raise NothingThere(f"no nsqlookupd knows a topic {topic!r}") from error
+            raise
+        return self._chosen(found, f"no nsqd has a topic {topic!r}")
+
+    def _chosen(self, found: Found[list[Node]], nothing: str) -> _Nodes:
+        missing = [] if self._node and found.value else found.errors
+        if not found.value:
+            raise NothingThere("; ".join([nothing, *found.errors]))
+        chosen = [node for node in found.value if self._node in ("", node.name, node.contact)]
+        if not chosen:
+            raise NoSuchNode(f"{self._node}: expected one of {', '.join(node.name for node in found.value)}")
+        return _Nodes(chosen, missing)
+
+    async def _each(self, nodes: _Nodes, work: Callable[[Node], Awaitable[T]]) -> Results[T]:
+        """Return the result of every node, all asked at the same time, and of those that failed before."""
+        results = await cluster_changes.on_each(nodes.nodes, work)
+        return Results((*results, *nodes.failed), tuple(nodes.missing))
+
+    def _checked(self, results: Results[T]) -> Results[T]:
+        """Return the results. Raises `NodesFailed` unless every node did it."""
+        if not results.complete:
+            raise NodesFailed(results)
+        return results
+
+    async def _plan(self, nodes: _Nodes, work: Callable[[Node], Awaitable[T]]) -> Results[T]:
+        """Return what every node would do. Raises `NodesFailed` if one refuses, so that nothing is changed."""
+        planned = await self._each(nodes, work)
+        if not all(result.done for result in planned.nodes[: len(nodes.nodes)]):
+            raise NodesFailed(planned)
+        return planned
+
+
+def target(to: Place) -> Any:
+    """Return where to seek to, as nsqd takes it. Raises `ConfigError`."""
+    if isinstance(to, int):
+        return {"sequence": to}
+    if not isinstance(to, str):
+        return dict(to)
+    if to in _WORDS:
+        return to
+    if to.isascii() and to.isdigit():
+        return {"sequence": int(to)}
+    if len(to) >= 10 and to[:4].isdigit() and to[4] == "-":
+        return {"time": to}
+    try:
+        if durations.parse(to) < 0:
+            raise ValueError(to)
+    except ValueError as error:
+        wanted = f"expected {', '.join(_WORDS)}, a sequence, 2026-11-15T09:30:00Z, or 2h (ago)"
+        raise ConfigError(f"{to}: {wanted}") from error
+    return {"back": to}
+
+
+def _addresses(given: str | Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _action(action: str, topic: str, channel: str) -> tuple[str, dict[str, str]]:
+    if channel:
+        return f"/channel/{action}", {"topic": topic, "channel": channel}
+    return f"/topic/{action}", {"topic": topic}
+
+
+def _counted(answer: Json, name: str, channel: str) -> Counts:
+    topic = next((each for each in answer["topics"] if each["topic_name"] == name), None)
+    if topic is None:
+        return Counts(False)
+    if not channel:
+        waiting = topic["depth"] + sum(each["depth"] for each in topic["channels"])
+        consumers = sum(each["client_count"] for each in topic["channels"])
+        in_flight = sum(each["in_flight_count"] for each in topic["channels"])
+        return Counts(True, waiting, topic["depth"], in_flight, len(topic["channels"]), consumers)
+    found = next((each for each in topic["channels"] if each["channel_name"] == channel), None)
+    if found is None:
+        return Counts(False)
+    waiting = found["depth"] + found.get("deferred_count", 0)
+    return Counts(True, waiting, found["depth"], found["in_flight_count"], 0, found["client_count"])
+
+
+def _members(state: str, holder: str | None, min_idle: float) -> Json:
+    found = {"state": state, "holder": holder, "min_idle": round(min_idle * 1000)}
+    return {key: each for key, each in found.items() if each}
+
+
+def _strings(members: Json) -> dict[str, str]:
+    return {key: str(each) for key, each in members.items()}
+
+
+def _claimed(ids: list[str], refused: dict[str, str]) -> Claimed:
+    return Claimed(len(ids), False, ids, refused, document={"claimed": len(ids), "ids": ids, "refused": refused})
+
+
+def _shared_out(planned: Results[Redrive], limit: int) -> Results[Redrive]:
+    """Return the plan of each node, with so many letters that `limit` holds over all of them."""
+    if not limit:
+        return planned
+    results: list[NodeResult[Redrive]] = []
+    for result in planned:
+        if result.answer is not None:
+            share = min(result.answer.letters, limit)
+            limit -= share
+            document = {**result.answer.document, "letters": share}
+            result = NodeResult(result.node, dataclasses.replace(result.answer, letters=share, document=document))
+        results.append(result)
+    return Results(tuple(results), planned.missing)
+
+
+def _of_channel(letters: LetterFilter, topic: str, channel: str) -> LetterFilter:
+    if letters.topic not in ("", topic) or letters.channel not in ("", channel):
+        raise ConfigError(f"{topic}/{channel} names topic and channel: leave them out of the filter")
+    return dataclasses.replace(letters, topic=topic, channel=channel)

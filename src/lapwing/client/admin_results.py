@@ -1,0 +1,341 @@
+"""The answers that `Admin` gives: a result for each node, and the things that nodes report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, Self, TypeVar
+
+from lapwing.client.cluster import Json
+from lapwing.client.cluster_changes import NodeResult
+from lapwing.errors import LapwingError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Results(Generic[T]):
+    """The result of each node, in order of the nodes."""
+
+    nodes: tuple[NodeResult[T], ...]
+    missing: tuple[str, ...] = ()  # why a daemon did not answer that may know further nodes
+
+    def __iter__(self) -> Iterator[NodeResult[T]]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every node did it, and no other node may exist."""
+        return not self.missing and all(result.done for result in self.nodes)
+
+    @property
+    def answers(self) -> dict[str, T]:
+        """The answers by node, of the nodes that did it."""
+        return {result.node: result.answer for result in self.nodes if result.done and result.answer is not None}
+
+    @property
+    def errors(self) -> list[str]:
+        """The reasons of the nodes that did not do it, each with its node."""
+        return [f"{result.node}: {result.error}" for result in self.nodes if not result.done] + list(self.missing)
+
+
+class NodesFailed(LapwingError):
+    """Some nodes refused, or did not answer; the others did it. `results` has all of them."""
+
+    def __init__(self, results: Results[Any]) -> None:
+        count = sum(result.done for result in results)
+        done = f"{count} of {len(results)} nodes did it" if len(results) > 1 or results.missing else "it was not done"
+        super().__init__(f"{done}; {'; '.join(results.errors)}")
+        self.results = results
+
+
+class SeveralNodes(LapwingError):
+    """A sequence was named, which means another message on each node."""
+
+    def __init__(self, what: str, nodes: Sequence[str]) -> None:
+        names = ", ".join(nodes)
+        super().__init__(f"a sequence names a letter of one node, and several have {what}: choose one of {names}")
+        self.nodes = tuple(nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """Something that a node reports; `document` is its JSON, with what the class does not name."""
+
+    document: Any = field(repr=False, compare=False, kw_only=True)
+
+    @classmethod
+    def of(cls, document: Json) -> Self:
+        """Return it from the JSON of a node."""
+        names = {each.name for each in fields(cls)} - {"document"}
+        return cls(**{key: value for key, value in document.items() if key in names}, document=document)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What waits in a topic, or in a channel of it, on one node."""
+
+    there: bool  # whether the node has it
+    waiting: int = 0  # messages, those of the topic's channels included
+    depth: int = 0  # of them, those that a topic has not handed to its channels
+    in_flight: int = 0
+    channels: int = 0  # of a topic
+    consumers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStats:
+    """A channel, summed over nodes."""
+
+    topic: str
+    name: str
+    depth: int
+    in_flight: int
+    deferred: int
+    requeued: int
+    timed_out: int
+    messages: int
+    consumers: int
+    paused: bool
+
+    @classmethod
+    def of(cls, channel: Json) -> Self:
+        """Return it from an object of nsqadmin's API."""
+        return cls(
+            channel["topic_name"], channel["channel_name"], channel["depth"], channel["in_flight_count"],
+            channel["deferred_count"], channel["requeue_count"], channel["timeout_count"], channel["message_count"],
+            channel["client_count"], channel["paused"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStats:
+    """A topic, summed over nodes."""
+
+    name: str
+    depth: int  # messages that are in no channel yet
+    messages: int  # published since the start of the nodes
+    paused: bool
+    channels: tuple[ChannelStats, ...]
+    nodes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, topic: Json) -> Self:
+        """Return it from an object of nsqadmin's API."""
+        channels = tuple(ChannelStats.of(channel) for channel in topic["channels"])
+        nodes = tuple(node["node"] for node in topic["nodes"])
+        return cls(topic["topic_name"], topic["depth"], topic["message_count"], topic["paused"], channels, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStats:
+    """The topics of a cluster at one moment, and its nodes."""
+
+    topics: dict[str, TopicStats]
+    nodes: dict[str, str]  # by name, `host:port` of HTTP: empty, or why it did not answer
+    errors: tuple[str, ...]  # of daemons that did not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting that holds, and where it comes from: `channel`, `policy:NAME`, `topic`, `flag` or `default`."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(_Report):
+    """The settings of a topic or channel, by name."""
+
+    settings: Mapping[str, Setting]
+
+    @classmethod
+    def of(cls, document: Json) -> Self:
+        """Return them from the JSON of a node."""
+        found = {name: Setting(each["value"], each["from"]) for name, each in document["settings"].items()}
+        return cls(found, document=document)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy(_Report):
+    """Settings for every topic or channel whose name matches."""
+
+    name: str
+    settings: Mapping[str, Any]
+    topics: str = "*"
+    channels: str = "*"
+    priority: int = 0
+    matching_topics: int = 0
+    matching_channels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Policies(_Report):
+    """The policies of a node, the one that wins first."""
+
+    policies: tuple[Policy, ...]
+
+    @classmethod
+    def of(cls, document: Json) -> Self:
+        """Return them from the JSON of a node."""
+        return cls(tuple(map(Policy.of, document["policies"])), document=document)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMessage(_Report):
+    """A message that is in flight, or waits to be delivered again; `document` has the body if it was asked for."""
+
+    sequence: int
+    id: str
+    state: str  # in_flight, ready or deferred
+    holder: str | None  # the consumer that has it
+    idle: int | None  # ms since the consumer got it
+    deadline: str | None  # RFC 3339; the end of its timeout or delay
+    deliveries: int
+    failures: int
+    error: str | None
+    size: int | None  # bytes of the body
+
+
+@dataclass(frozen=True, slots=True)
+class Pending(_Report):
+    """Pending messages of a channel on one node, in the order of the log."""
+
+    entries: tuple[PendingMessage, ...]
+    counts: Mapping[str, int]  # of the whole channel, by state
+
+    @classmethod
+    def of(cls, document: Json) -> Self:
+        """Return them from the JSON of a node."""
+        return cls(tuple(map(PendingMessage.of, document["entries"])), document["counts"], document=document)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed(_Report):
+    """The messages of one node that a claim took, or would take in a dry run."""
+
+    claimed: int
+    dry_run: bool = False
+    ids: Sequence[str] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)  # by id: why it was left alone
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter(_Report):
+    """A message that a channel gave up; `document` has the body if it was asked for."""
+
+    sequence: int  # in the dead-letter topic
+    id: str | None
+    topic: str | None
+    channel: str | None
+    reason: str | None  # attempts, rejected, expired or overflow
+    error: str | None
+    failures: int | None
+    deliveries: int | None
+    count: int  # how often it was given up
+    published: str | None  # RFC 3339, as the other times
+    first_failed: str | None
+    at: str | None
+    consumer: str | None
+    held: bool
+    size: int
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters(_Report):
+    """Dead letters of one node, the oldest first."""
+
+    letters: tuple[DeadLetter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup(_Report):
+    """Dead letters that are alike."""
+
+    letters: int
+    topic: str
+    channel: str
+    reason: str
+    error: str
+    first: str
+    last: str
+    sample: int  # the sequence of one of them
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroups(_Report):
+    """The dead letters of one node, counted by channel, reason and error."""
+
+    groups: tuple[DeadGroup, ...]
+    others: int  # letters with further errors
+
+    @classmethod
+    def of(cls, document: Json) -> Self:
+        """Return them from the JSON of a node."""
+        return cls(tuple(map(DeadGroup.of, document["groups"])), document["others"], document=document)
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive(_Report):
+    """A redrive or purge on one node: planned, running, or how it ended."""
+
+    state: str  # planned (a dry run), running, done, cancelled or failed
+    letters: int = 0  # planned: how many letters are meant
+    sample: Sequence[DeadLetter] = ()  # planned: the first of them
+    redriven: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)  # by reason
+    left: int = 0  # messages of the topic that were not looked at yet
+    to: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTopic(_Report):
+    """A dead-letter topic of one node."""
+
+    topic: str
+    letters: int
+    redrive: Redrive | None
+
+    @classmethod
+    def of(cls, document: Json) -> Self:
+        """Return it from the JSON of a node."""
+        task = document["redrive"]
+        return cls(document["topic"], document["letters"], task and Redrive.of(task), document=document)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTopics(_Report):
+    """The dead-letter topics of one node."""
+
+    topics: tuple[DeadTopic, ...]
+
+    @classmethod
+    def of(cls, document: Json) -> Self:
+        """Return them from the JSON of a node."""
+        return cls(tuple(map(DeadTopic.of, document["topics"])), document=document)
+
+
+@dataclass(frozen=True, slots=True)
+class Seek(_Report):
+    """What a seek does on one node, or would do in a dry run."""
+
+    cursor: int  # before
+    sequence: int  # the new place
+    again: int  # messages delivered again
+    skipped: int
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(_Report):
+    """How far the drain of a node is."""
+
+    state: str  # none, draining or drained
+    since: str = ""
+    deadline: str = ""
+    messages: int = 0
+    topics: int = 0
