@@ -87,7 +87,7 @@ class _Nodes:
 
     nodes: list[Node]
     missing: list[str] = field(default_factory=list)
-    failed: list[NodeResult[Any]] = field(default_factory=list)  # that may be meant, and refused to say so
+    failed: list[NodeResult[Any]] = field(default_factory=list)  # that may be meant, and refused the question
     dead_topics: dict[str, str] = field(default_factory=dict)  # by node
 
 

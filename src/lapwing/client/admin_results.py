@@ -74,7 +74,7 @@ class _Report:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What waits in a topic, or in a channel of it, on one node."""
+    """The messages that wait in a topic, or in a channel of it, on one node."""
 
     there: bool  # whether the node has it
     waiting: int = 0  # messages, those of the topic's channels included
@@ -321,7 +321,7 @@ class DeadTopics(_Report):
 
 @dataclass(frozen=True, slots=True)
 class Seek(_Report):
-    """What a seek does on one node, or would do in a dry run."""
+    """The effect of a seek on one node, or the one that it would have."""
 
     cursor: int  # before
     sequence: int  # the new place
@@ -332,7 +332,7 @@ class Seek(_Report):
 
 @dataclass(frozen=True, slots=True)
 class Drain(_Report):
-    """How far the drain of a node is."""
+    """The progress of a drain of one node."""
 
     state: str  # none, draining or drained
     since: str = ""
