@@ -1,5 +1,7 @@
 """Settings, policies and seeks on the pages, carried out by a real nsqd."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import httpx
@@ -194,3 +196,15 @@ def test_a_priority_is_a_whole_number():
     assert [parse_priority(text) for text in ("", " 7 ", "-3")] == [0, 7, -3]
     with pytest.raises(ValueError, match=r"^The priority is a whole number, such as 10, not 1\.5\.$"):
         parse_priority("1.5")
+
+
+def test_the_audit_shows_what_the_command_changed(ui, broker, orders):
+    command = ["channel", "pause", "orders/billing", f"--nsqd-http-address={broker.http}"]
+    subprocess.run([sys.executable, "-m", "lapwing.cli.main", *command], timeout=60, check=True, capture_output=True)
+    page = ui.open("/audit")
+
+    entry = row(page, "Changes", "pause channel").filter(has_text="orders/billing").first
+    expect(entry.locator("[data-label='With']")).to_have_text("lapwing")
+    expect(entry.locator("[data-label='Who']")).to_contain_text("@")
+    expect(entry.locator("[data-label='Node']")).not_to_be_empty()
+    expect(entry).to_contain_text("done")

@@ -166,7 +166,7 @@ def test_many_letters_are_redriven_after_a_preview_slowly_and_cancelled(ui, brok
     assert letters(broker, dead) == 3
     assert channel_of(broker, dead.partition(".")[0])["depth"] == 1
     assert [entry["outcome"] for entry in audited(broker_audit, "cancel_redrive", dead)] == [""]
-    assert '"rate": "1/m"' in audited(broker_audit, "redrive_dead_letters", dead)[-1]["detail"]
+    assert "rate 1/m" in audited(broker_audit, "redrive_dead_letters", dead)[-1]["detail"]
 
 
 def test_letters_are_purged_only_by_typing_the_name(ui, broker, dead):
@@ -231,7 +231,7 @@ def test_pending_messages_are_seen_taken_and_cancelled(ui, broker, broker_admin,
     dialog.get_by_label("Then").select_option("defer")
     dialog.get_by_role("textbox", name="Delay").fill("soon")
     dialog.get_by_role("button", name="Claim", exact=True).click()
-    expect(dialog.get_by_role("alert")).to_contain_text("write 90s, 10m")
+    expect(dialog.get_by_role("alert")).to_contain_text("invalid duration \"soon\"")
     dialog.get_by_role("textbox", name="Delay").fill("1h")
     dialog.get_by_role("button", name="Claim", exact=True).click()
     ui.told("Deferred 2 messages")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from lapwing.admin.access import Visitor
-from lapwing.admin.audit import Audit
+from lapwing.admin.audit import PARTLY, Audit
 from lapwing.admin.delivery_control import Results, failures
+from lapwing.client.change_origin import change_by
 from lapwing.client.cluster_changes import ClusterChanges, Outcome
 from lapwing.client.cluster_client import UpstreamFailed
 from lapwing.client.format import duration, size
@@ -137,23 +138,27 @@ class Actions:
         outcome_of: Callable[[T], str],
     ) -> T:
         self._check(visitor, actions, detail)
-        try:
-            result = await change()
-        except LapwingError as error:
-            self._write(visitor, actions, str(error) or type(error).__name__, detail)
-            raise
-        self._write(visitor, actions, outcome_of(result), detail)
+        with change_by(visitor.user or visitor.address) as identifier:
+            try:
+                result = await change()
+            except LapwingError as error:
+                self._write(visitor, actions, str(error) or type(error).__name__, detail, identifier)
+                raise
+        self._write(visitor, actions, outcome_of(result), detail, identifier)
         return result
 
-    def _write(self, visitor: Visitor, actions: list[Action], outcome: str, detail: str) -> None:
+    def _write(
+        self, visitor: Visitor, actions: list[Action], outcome: str, detail: str, change: str = ""
+    ) -> None:
+        about = {"outcome": outcome, "detail": detail, "change": change}
         for action in actions:
-            about = {"topic": action.topic, "channel": action.channel, "node": action.node}
-            self.audit.write(visitor.user, visitor.address, action.kind, **about, outcome=outcome, detail=detail)
+            where = {"topic": action.topic, "channel": action.channel, "node": action.node}
+            self.audit.write(visitor.user, visitor.address, action.kind, **where, **about)
 
 
 def _outcome(results: Results) -> str:
     """Return the outcome of a change on several nodes, for the audit."""
     refused = failures(results)
     if refused:
-        return ("WARNING: " if len(refused) < len(results) else "") + "; ".join(refused)
+        return (PARTLY if len(refused) < len(results) else "") + "; ".join(refused)
     return "" if results else "no nsqd has it"

@@ -182,11 +182,14 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     import asyncio
     import signal
 
+    from lapwing.client.change_origin import change_by, user_of_this_machine
+
     async def cancelled_by_signal() -> T:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        return await work()
+        with change_by(user_of_this_machine()):
+            return await work()
 
     try:
         return asyncio.run(cancelled_by_signal())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
+from lapwing.client.change_origin import headers_of_change
 from lapwing.errors import LapwingError
 from lapwing.net import bearer
 from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
@@ -178,7 +179,8 @@ class DaemonHttp:
         if split(address) is None:  # nsqlookupd passes on any address that an nsqd gives
             raise CallFailed(f'{method.capitalize()} "{url}": not a host:port', reason="not a host:port")
         try:
-            answer = await self._client.request(method, url, headers=headers, body=body, timeout=timeout)
+            sent = {**(headers or {}), **headers_of_change(method)}
+            answer = await self._client.request(method, url, headers=sent, body=body, timeout=timeout)
         except HttpFailed as error:
             raise CallFailed(f'{method.capitalize()} "{error.url or url}": {error}', reason=str(error)) from error
         if answer.status != 200:

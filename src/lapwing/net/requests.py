@@ -129,6 +129,10 @@ class Caller:
 class Permissions(Protocol):
     """The permissions of the caller."""
 
+    @property
+    def identity(self) -> str:
+        """The name that the auth server knows the caller by; empty if it gave none."""
+
     def allows(self, permission: str, topic: str, channel: str) -> bool:
         """Return whether the caller has the permission for the topic and the channel."""
 

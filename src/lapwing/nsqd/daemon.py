@@ -151,6 +151,8 @@ class Daemon:
     async def _build(self, tls: ssl.SSLContext | None) -> None:
         """Build the listeners, and the connections to nsqlookupd, auth servers and statsd."""
         options, broker, turn = self.options, self.broker, self.turn
+        from lapwing.log.audit_file import AuditFile
+        from lapwing.nsqd.audit import NodeAudit
         from lapwing.nsqd.http import Http
         from lapwing.nsqd.http_log import LogApi
         from lapwing.nsqd.http_staging import Staged
@@ -184,7 +186,8 @@ class Daemon:
         self._redrives = http.redrives
         self._redrives.wake()
         self._stopping.append(self._redrives.stop)
-        self.routes = routes = [*http.routes(), *log_api.routes(), *staged.routes()]
+        audit = NodeAudit(AuditFile(options.data_path or "."), broker, self.log)
+        self.routes = routes = audit.watched([*http.routes(), *log_api.routes(), *staged.routes()])
         table: RouteTable = Router(routes)
         if auth is not None:
             from lapwing.nsqd.http_authorization import GuardedRoutes

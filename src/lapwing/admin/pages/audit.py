@@ -1,6 +1,10 @@
 """The page of the audit: all changes, who made them, and when."""
 
-from lapwing.admin.audit import AuditEntry
+from typing import Any, Final
+
+from nicegui import ui
+
+from lapwing.admin.audit import PARTLY, AuditEntry, merged, read_nodes
 from lapwing.admin.pages.elements import Table, notice, panel, show_notice
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
@@ -10,6 +14,7 @@ COLUMNS = (
     TableColumn("at", "When (UTC)", "time"),
     TableColumn("user", "Who", "text"),
     TableColumn("address", "From", "text"),
+    TableColumn("program", "With", "text"),
     TableColumn("what", "What", "link", wide=True),
     TableColumn("node", "Node", "text"),
     TableColumn("outcome", "Outcome", "labels"),
@@ -17,21 +22,39 @@ COLUMNS = (
 )
 
 
+_EVERY: Final = 3.0  # seconds between two looks at the nodes
+
+
 def draw(view: PageView) -> None:
     """Draw `/audit`."""
     file = view.admin.options.audit_file
-    view.explain(f"Kept in {file}." if file else "Kept in memory until nsqadmin ends; --audit-file keeps it for good.")
+    view.explain(
+        "Changes over HTTP, with whatever program, from the audits of the nodes; and those of nsqadmin, "
+        + (f"kept in {file}." if file else "kept in memory until it ends.")
+    )
     trouble = notice("", "error")
     with panel():
         table = Table("audit", "Changes", COLUMNS, order="at:down", empty="Nobody has changed anything yet.")
 
+    answers: dict[str, Any] = {}
+    failed: list[str] = []
+
     def refresh() -> None:
         audit = view.admin.actions.audit
-        show_notice(trouble, audit.trouble)
-        entries = audit.entries()
+        show_notice(trouble, "; ".join([audit.trouble, *failed] if audit.trouble else failed))
+        entries = merged(audit.entries(), answers)
         table.show([_row(entry, len(entries) - index, view.links) for index, entry in enumerate(entries)])
 
+    async def read() -> None:
+        asked = await read_nodes(view.admin.cluster_client.http, view.lapwing_nodes())
+        newest = asked.combined(lambda known: dict(known) if merged((), known) is not None else {})
+        answers.clear()
+        answers.update(newest)
+        failed[:] = [f"the audit of {name} cannot be read: {failure}" for name, failure in asked.failures.items()]
+        refresh()
+
     view.live(refresh)
+    ui.timer(_EVERY, read)
 
 
 def _row(entry: AuditEntry, number: int, links: PageLinks) -> Row:
@@ -42,6 +65,7 @@ def _row(entry: AuditEntry, number: int, links: PageLinks) -> Row:
         entry.at,
         entry.user or "anybody",
         entry.address,
+        entry.program or "nsqadmin",
         [what, links.topic(entry.topic, entry.channel), "", []] if entry.topic else ["", "", "", []],
         entry.node,
         [_verdict(entry.outcome)],
@@ -56,4 +80,4 @@ def _verdict(outcome: str) -> list[str]:
     if outcome.startswith("refused"):
         return ["refused", "bad", ""]
     # a daemon refused its part of the change
-    return ["incomplete", "warn", ""] if outcome.startswith("WARNING: ") else ["failed", "bad", ""]
+    return ["incomplete", "warn", ""] if outcome.startswith(PARTLY) else ["failed", "bad", ""]

@@ -1,12 +1,12 @@
 """The dialogs that redrive, purge and cancel. What takes many letters shows first how many, with a sample."""
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from nicegui import background_tasks
 
 from lapwing.admin.actions import Action
+from lapwing.admin.audit import in_words
 from lapwing.admin.dead_letters import LetterFilter
 from lapwing.admin.delivery_control import Results
 from lapwing.admin.pages.dead_rows import LETTER_COLUMNS, letter_row
@@ -84,7 +84,7 @@ def ask_redrive(view: PageView, topic: str, nodes: Sequence[Node], wanted: Lette
         async def redrive(document: Json) -> None:
             await form.submit(
                 Action("redrive_dead_letters", topic),
-                json.dumps({key: value for key, value in document.items() if value}),
+                in_words({key: value for key, value in document.items() if value}),
                 lambda: control.redrive(nodes, topic, document),
                 f"Redriving dead letters of {topic}",
             )
@@ -149,7 +149,7 @@ def ask_purge(
             node = nodes[0].name if letter is not None else ""
             await form.submit(
                 Action("purge_dead_letters", topic, node=node),
-                json.dumps(meant),
+                in_words(meant),
                 lambda: control.purge(nodes, topic, {"filter": meant}),
                 f"Purging dead letters of {topic}",
             )

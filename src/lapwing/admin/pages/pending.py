@@ -7,6 +7,7 @@ from typing import Any, Final
 from nicegui import background_tasks
 
 from lapwing.admin.actions import Action
+from lapwing.admin.audit import in_words
 from lapwing.admin.delivery_control import Results
 from lapwing.admin.error_texts import error_text, failure_reason
 from lapwing.admin.pages.dead_rows import seconds_of, shown_time, with_facts
@@ -318,7 +319,7 @@ class PendingPanel:
         node = nodes[0].name if len(nodes) == 1 else ""
         await form.submit(
             Action("claim_messages", self._topic, self._channel, node),
-            ", ".join(f"{key} {value}" for key, value in wanted.items()),
+            in_words(wanted),
             lambda: self._view.admin.control.claim(nodes, self._topic, self._channel, wanted),
             lambda results: claimed(results, action.past),
             then=self._refresh,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lapwing.admin.actions import Action
+from lapwing.admin.audit import in_words
 from lapwing.admin.delivery_control import failures
 from lapwing.admin.pages.elements import Table, element, set_text
 from lapwing.admin.pages.forms import form_dialog
@@ -87,7 +88,7 @@ def ask_seek(view: PageView, topic: str, channel: str) -> None:
         async def seek(target: Any) -> None:
             await form.submit(
                 Action("seek_channel", topic, channel),
-                f"to {target}",
+                in_words({"to": target}),
                 lambda: control.seek(topic, channel, target, dry_run=False),
                 f"Moved the cursor of {topic}/{channel}",
             )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lapwing.admin.actions import Action
+from lapwing.admin.audit import in_words
 from lapwing.admin.delivery_control import failures
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import Field, Table, button, element, notice, panel
@@ -167,7 +168,7 @@ def _ask_setting(view: PageView, topic: str, channel: str, held: Held, about: Js
             changes = {held.name: new}
             await form.submit(
                 Action("change_settings", topic, channel),
-                f"{held.name}={json.dumps(new)}",
+                f"{held.name}={in_words(new)}" if new is not None else f"{held.name} removed",
                 lambda: view.admin.control.change_settings(topic, channel, changes),
                 f"Set {held.name} of {place}" if new is not None else f"Removed {held.name} of {place}",
                 then=lambda: view.go(view.links.settings(topic, channel)),
@@ -281,7 +282,7 @@ def _ask_policy(view: PageView, name: str, policy: Json, nodes: list[Node]) -> N
                 raise ValueError(POLICY if wanted else "A policy needs a name.")
             await form.submit(
                 Action("put_policy", ""),
-                f"{wanted} {json.dumps(document)}",
+                f"{wanted}: {in_words(document)}",
                 lambda: view.admin.control.put_policy(nodes, wanted, document),
                 f"Saved policy {wanted}",
                 then=lambda: view.go(view.links.page("/settings")),
