@@ -1,5 +1,7 @@
 """Who waits for a log to grow is called when it does, whoever else comes and goes meanwhile."""
 
+import pytest
+
 from lapwing.broker.growth import Growth
 
 
@@ -46,3 +48,20 @@ def test_what_grows_while_waiters_are_called_reaches_them_in_the_same_turn() -> 
     growth.wake(0)
 
     assert woken == ["b"]
+
+
+def test_a_waiter_that_fails_strands_no_other() -> None:
+    growth = Growth()
+    woken: list[str] = []
+
+    def fail(now: int) -> None:
+        raise MemoryError
+
+    growth.follow(["a"], fail)
+    growth.follow(["a"], lambda now: woken.append("there"))
+    growth.note("a")
+    with pytest.raises(MemoryError):
+        growth.wake(0)
+
+    assert woken == ["there"]
+    assert not growth

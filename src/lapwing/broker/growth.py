@@ -54,9 +54,18 @@ class Growth:
             self._grown[topic] = None
 
     def wake(self, now: int) -> None:
-        """Call the waiters of the topics that have grown, the oldest of each first."""
+        """Call the waiters of the topics that have grown, the oldest of each first.
+
+        What one of them raises is raised when all others were called.
+        """
+        failed: Exception | None = None
         while self._grown:
             grown, self._grown = self._grown, {}
             for name in grown:
                 for waiter in list(self._waiters.get(name, ())):
-                    waiter.wake(now)
+                    try:
+                        waiter.wake(now)
+                    except Exception as error:
+                        failed = error
+        if failed is not None:
+            raise failed

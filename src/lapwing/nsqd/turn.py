@@ -61,15 +61,22 @@ class Turn:
                 for watch in self.watchers:
                     watch()
                 broker.growth.wake(self.clock.now())
-        finally:
-            self._scheduled = False
+        except Exception as error:  # of whoever was called; the others are served
+            self._report("a turn could not be ended in order", error)
+        self._scheduled = False
         if broker.work.unsynced:
             self.on_unsynced()
         if broker.changes:
             self.on_changes()
         connections, self._connections = self._connections, {}
         for connection in connections:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as error:  # of this connection alone
+                self._report("answers could not be sent", error)
         self.alarm.arm()
         if broker.work:
             self.schedule_flush()  # others have their turn first
+
+    def _report(self, message: str, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": message, "exception": error})

@@ -95,7 +95,7 @@ class RedisSession(ClientState):
         try:
             reply = self.repeated.answer(request, self.protocol, now=now)
         except LapwingError as error:
-            reply = self._failed(error)
+            reply = self.failed(error)
         if reply is None:
             return False
         context.counts.commands += 1
@@ -128,7 +128,7 @@ class RedisSession(ClientState):
                 return
         except ErrorReply as error:
             self.queue_failed = True
-            self._answer(self._failed(error))
+            self._answer(self.failed(error))
             return
         self.peer.command = spec.name
         silence = self.silent or self.silent_next > 0
@@ -142,9 +142,9 @@ class RedisSession(ClientState):
                 redis_authorization.check(self.grants, spec, words, self.database)
             return redis_handlers.HANDLERS[spec.name](self, words, now)
         except LapwingError as error:
-            return self._failed(error)
+            return self.failed(error)
 
-    def _failed(self, error: LapwingError) -> bytes:
+    def failed(self, error: LapwingError) -> bytes:
         """Return the error line for a command that failed."""
         self.context.counts.errors += 1
         if isinstance(error, ErrorReply):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from lapwing.errors import LapwingError
 from lapwing.records import dataclass
 from lapwing.sessions.redis_replies import Reply, Streamed, Transaction
 from lapwing.sessions.replies import Replies, Slot, nothing
@@ -107,6 +108,10 @@ class ClientState(ABC):
         """Return the reply to one command, an error line included."""
 
     @abstractmethod
+    def failed(self, error: LapwingError) -> bytes:
+        """Return the error line for a command that failed."""
+
+    @abstractmethod
     def carry_out_each(self, block: bytes, now: int) -> None:
         """Carry out each command of a run of XADDs for itself."""
 
@@ -153,7 +158,10 @@ class ClientState(ABC):
         wait = self.wait
         if wait is None:
             return False
-        reply = wait.attempt(now)
+        try:
+            reply = wait.attempt(now)
+        except LapwingError as error:
+            reply = self.failed(error)
         if reply is None:
             return False
         self.end_wait(reply)
