@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lapwing.client.admin import Admin, LetterFilter
     from lapwing.client.admin_results import NodesFailed
+    from lapwing.client.app import App
     from lapwing.client.consumer import Consumer, ConsumerStats
     from lapwing.client.errors import (
         ClientError,
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Admin",
+    "App",
     "ClientError",
     "ClientOptions",
     "ConfigError",
@@ -64,6 +66,7 @@ __all__ = [
 _MODULES = {
     "lapwing.client.admin": ("Admin", "LetterFilter"),
     "lapwing.client.admin_results": ("NodesFailed",),
+    "lapwing.client.app": ("App",),
     "lapwing.client.consumer": ("Consumer", "ConsumerStats"),
     "lapwing.client.errors": (
         "ClientError", "ConnectionLost", "PublishFailed", "PublishTimeout", "Refused", "Stopped", "Unreachable",

@@ -16,12 +16,13 @@
 """
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from lapwing import kernel
@@ -30,6 +31,7 @@ from lapwing.broker.channel import Channel
 from lapwing.broker.options import Options as BrokerOptions
 from lapwing.broker.settings import default_dead_topic
 from lapwing.broker.storage import MemoryStorage
+from lapwing.client.app import App
 from lapwing.client.bodies import Body
 from lapwing.client.bodies import encode as encode_body
 from lapwing.client.headers import CONTENT_TYPE, encode, headers_of_each
@@ -63,6 +65,8 @@ class Outcome:
     error: str = ""  # of a failure or rejection
     reason: str = ""  # of a rejection
     delay: float | None = None  # s until the next delivery, if the handler chose it
+    topic: str = ""
+    channel: str = ""
 
 
 class Broker:
@@ -145,6 +149,16 @@ class Broker:
                 waiting[0].set_result(message)
             message.finish()
 
+    @contextlib.asynccontextmanager
+    async def run(self, app: App) -> AsyncIterator["RunningApp"]:
+        """Run an application on this broker, as it is; its messages are handled when the test calls `handle`."""
+        async with contextlib.AsyncExitStack() as stack:
+            async with app._started(TestProducer(self)):
+                stack.push_async_callback(app.stop)
+            for declared in app.declared:
+                self.channel(declared.topic, declared.channel, **declared.settings)
+            yield RunningApp(self, app)
+
     def producer(self) -> "TestProducer":
         """Return a producer for handlers that publish; it has the methods of `lapwing.Producer`."""
         return TestProducer(self)
@@ -169,7 +183,7 @@ class Broker:
             except (Exception, asyncio.CancelledError) as raised:
                 error = raised
             message.answer(error)
-            outcomes.append(source.outcome(message))
+            outcomes.append(replace(source.outcome(message), topic=topic, channel=channel))
         return outcomes
 
     def deliver(self, topic: str, channel: str) -> Message | None:
@@ -240,6 +254,33 @@ class Broker:
 
     def _commit(self) -> None:
         self._core.commit(self.now)
+
+
+class RunningApp:
+    """An application that runs on a broker for tests."""
+
+    def __init__(self, broker: Broker, app: App) -> None:
+        self.broker = broker
+        self.app = app
+
+    async def handle(self, *, limit: int = 1000) -> list[Outcome]:
+        """Have the handlers of all consumers answer what is ready, and what they publish meanwhile.
+
+        Returns the answers in their order. `limit` ends handlers that publish to themselves.
+        """
+        outcomes: list[Outcome] = []
+        while True:
+            before = len(outcomes)
+            for declared in self.app.declared:
+                rest = limit - len(outcomes)
+                outcomes += await self.broker.handle(declared.topic, declared.channel, declared.handler, limit=rest)
+            if len(outcomes) in (before, limit):
+                return outcomes
+
+    async def advance(self, seconds: float) -> list[Outcome]:
+        """Turn the clock, and handle what has become ready."""
+        self.broker.advance(seconds)
+        return await self.handle()
 
 
 def _in_ns(options: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lapwing.errors import ConfigError, LapwingError
 SECTIONS: Final = {
     "Run": {
         "up": "Run the whole stack on this machine; Ctrl-C stops it.",
+        "run": "Run the consumers of a Python application.",
         "pipeline": "Run data pipelines on Spark.",
         "sql": "Run a SQL query over the archive that a pipeline has written.",
     },
