@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lapwing.client.admin import Admin, LetterFilter
     from lapwing.client.admin_results import NodesFailed
     from lapwing.client.app import App
+    from lapwing.client.cluster_client import NothingThere
     from lapwing.client.consumer import Consumer, ConsumerStats
     from lapwing.client.errors import (
         ClientError,
@@ -48,6 +49,7 @@ __all__ = [
     "Message",
     "NoLog",
     "NodesFailed",
+    "NothingThere",
     "Producer",
     "PublishFailed",
     "PublishTimeout",
@@ -67,6 +69,7 @@ _MODULES = {
     "lapwing.client.admin": ("Admin", "LetterFilter"),
     "lapwing.client.admin_results": ("NodesFailed",),
     "lapwing.client.app": ("App",),
+    "lapwing.client.cluster_client": ("NothingThere",),
     "lapwing.client.consumer": ("Consumer", "ConsumerStats"),
     "lapwing.client.errors": (
         "ClientError", "ConnectionLost", "PublishFailed", "PublishTimeout", "Refused", "Stopped", "Unreachable",

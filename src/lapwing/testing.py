@@ -39,8 +39,8 @@ from lapwing.client.inbox import CORRELATION_ID, REPLY_TO, RequestTimeout, reply
 from lapwing.client.message import Message, Row
 from lapwing.client.options import ClientOptions, check_name
 from lapwing.client.publish_batches import checked
+from lapwing.durations import parse as parse_duration
 from lapwing.errors import NoSuchChannel, NoSuchTopic
-from lapwing.net.durations import parse as parse_duration
 from lapwing.net.options import DURATION
 from lapwing.net.options import settings as describe
 from lapwing.sessions.nsq import Session, limits_of

@@ -201,9 +201,8 @@ async def test_a_slow_redrive_reports_its_progress_goes_on_without_us_and_is_can
 
 async def test_a_node_is_drained_and_taken_back(cluster: Cluster) -> None:
     async with Admin(lookupd=cluster.lookupd.http) as admin:
-        admin.only(cluster.names[0])
-        drained = await admin.drain("10m")
-        status = await admin.only("").drain_status()
+        drained = await admin.only(cluster.names[0]).drain("10m")
+        status = await admin.drain_status()
         back = await admin.undrain()
 
     assert drained.answers[cluster.names[0]].state != "none"
@@ -218,7 +217,7 @@ async def test_a_node_that_hangs_or_refuses_is_named_and_the_others_do_it(cluste
     try:
         await admin.only(cluster.names[1]).delete(name, "c")
         with pytest.raises(NodesFailed) as refused:
-            await admin.only("").pause(name, "c")
+            await admin.pause(name, "c")
         os.kill(cluster.nodes[1].pid, signal.SIGSTOP)
         try:
             with pytest.raises(NodesFailed) as hung:

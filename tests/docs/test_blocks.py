@@ -208,7 +208,7 @@ def test_the_stack_by_hand_of_the_readme(cluster: Cluster, tmp_path: Path) -> No
 
 def test_the_python_of_the_client_page(cluster: Cluster, tmp_path: Path) -> None:
     publishing, consuming, reading, blocking, testing = [
-        each.text for each in blocks("docs/client.md") if each.language == "python"
+        each.text for each in blocks("docs/client.md") if each.language == "python" and "Admin(" not in each.text
     ]
     cluster.python(publishing)
     endless = consuming.replace("await consumer.wait()", "await consumer.stop()")
@@ -225,6 +225,14 @@ def test_the_python_of_the_client_page(cluster: Cluster, tmp_path: Path) -> None
 
     names = cluster.python(testing, bill=bill)
     asyncio.run(names["test_a_declined_card_is_tried_again_after_a_minute"]())  # type: ignore[operator]
+
+
+def test_the_administration_of_the_client_page(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.python(block("docs/client.md", "from lapwing import Admin, LetterFilter, NodesFailed").text)
+    node = cluster.ports["4151"]
+
+    assert capsys.readouterr().out.splitlines() == [
+        f"{node} 5", "0 ()", f"it was not done; {node}: CHANNEL_NOT_FOUND {{}}"]  # fmt: skip
 
 
 def test_the_tests_of_the_page_on_testing(cluster: Cluster) -> None:

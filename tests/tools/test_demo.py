@@ -86,15 +86,15 @@ async def test_the_office_sends_a_letter_back_once_and_leaves_rejected_ones(monk
                 await asyncio.sleep(0.02)
             raise AssertionError(f"{found}, not {wanted}")
 
-        await shop.set_up(daemon.http)
+        await shop.set_up()
         async with Producer(daemon.tcp) as producer:
             await producer.publish_many(demo.ORDERS, [b'{"id": 1}', order(card="locked", at=time.time() + 600)])
         patient: ClientSettings = {"max_attempts": 0, "max_backoff_duration": 0.0}
         async with Consumer(demo.ORDERS, "billing", shop.bill, nsqd=[daemon.tcp], **patient):
             await settled([1, 1])
-            await shop.send_back(daemon.http)
+            await shop.send_back()
             assert await settled([1, 2]) == 1
-            await shop.send_back(daemon.http)
+            await shop.send_back()
 
             assert await settled([1, 2]) == 1  # nothing else was sent back
         await http.aclose()

@@ -146,26 +146,18 @@ def known_places(incomplete: str) -> list[str]:
 
 def _known_stats() -> dict[str, list[str]]:
     """Channels by topic; nothing where anything is wrong, as nobody reads complaints while completing."""
-    from lapwing.net.blocking_http_client import BlockingHttpClient
-    from lapwing.net.http_message import HttpFailed
+    from lapwing.client.http import DaemonHttp
 
-    found: dict[str, list[str]] = {}
+    async def look(client: "ClusterClient") -> dict[str, list[str]]:
+        view = await client.look()
+        return {name: [each["channel_name"] for each in topic["channels"]] for name, topic in view.topics.items()}
+
     try:
         where = addresses(ClusterFlags())
-        headers = {"Authorization": f"Bearer {where.auth_secret}"} if where.auth_secret else {}
-        client = BlockingHttpClient(connect_timeout=0.5, request_timeout=1.0, headers=headers, upgrade_to_tls=True)
-        nsqds = where.nsqd_http or ([] if where.lookupd_http else [NSQD_HTTP])
-        for lookupd in where.lookupd_http:
-            for node in client.request("GET", f"http://{lookupd}/nodes").json()["producers"]:
-                nsqds.append(f"{node['broadcast_address']}:{node['http_port']}")
-        for nsqd in dict.fromkeys(nsqds[:20]):
-            url = f"http://{nsqd}/stats?format=json&include_clients=false&include_mem=false"
-            for topic in client.request("GET", url).json()["topics"]:
-                names = found.setdefault(str(topic["topic_name"]), [])
-                names += [str(channel["channel_name"]) for channel in topic["channels"]]
-    except (HttpFailed, ConfigError, LookupError, TypeError, ValueError):
+        http = DaemonHttp(connect_timeout=0.5, request_timeout=1.0, auth_secret=where.auth_secret)
+        return _asked(where, http, look)
+    except (LapwingError, ValueError):
         return {}
-    return found
 
 
 Topic = Annotated[str, Argument(help="The topic.", complete=known_topics)]
@@ -216,11 +208,15 @@ def log_client_warnings() -> None:
 def asked(flags: ClusterFlags, question: Callable[["ClusterClient"], Awaitable[T]]) -> T:
     """Return what `question` finds out from the cluster."""
     where = addresses(flags)
+    return _asked(where, daemon_http(where), question)
 
+
+def _asked(
+    where: contexts.Context, http: "DaemonHttp", question: Callable[["ClusterClient"], Awaitable[T]]
+) -> T:
     async def ask() -> T:
         from lapwing.client.cluster_client import ClusterClient
 
-        http = daemon_http(where)
         try:
             nsqds = where.nsqd_http or ([] if where.lookupd_http else [NSQD_HTTP])
             with explained():

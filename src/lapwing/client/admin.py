@@ -1,6 +1,7 @@
 """Administer a cluster: one nsqd, several, or those that nsqlookupd names. All nodes are asked at the same time."""
 
 import asyncio
+import copy
 import dataclasses
 import json
 import time
@@ -133,9 +134,13 @@ class Admin:
             await self._http.aclose()
 
     def only(self, node: str) -> Self:
-        """Use one node from now on, named by its HTTP address; an empty name means all. Return this object."""
-        self._node = node
-        return self
+        """Return the administration of one node, named by its HTTP address; an empty name means all.
+
+        It shares the connections, and ends with this object.
+        """
+        limited = copy.copy(self)
+        limited._node, limited._own = node, False
+        return limited
 
     # ---- looking ----
 

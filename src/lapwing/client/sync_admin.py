@@ -1,5 +1,6 @@
 """`Admin` without `await`: each method is that of `Admin`, run in a thread with an event loop."""
 
+import copy
 from collections.abc import Callable, Coroutine, Iterable
 from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -50,9 +51,10 @@ class SyncAdmin:
         self._thread.stop()
 
     def only(self, node: str) -> Self:
-        """Use one node from now on; see `Admin.only`."""
-        self._admin.only(node)
-        return self
+        """Return the administration of one node; see `Admin.only`."""
+        limited = copy.copy(self)
+        limited._admin = self._admin.only(node)
+        return limited
 
     stats = _blocking(Admin.stats)
     counts = _blocking(Admin.counts)

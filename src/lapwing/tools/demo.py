@@ -17,9 +17,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lapwing import Consumer, Message, Producer
+from lapwing import Admin, Consumer, LetterFilter, Message, NothingThere, Producer
 from lapwing.client.errors import ClientError
-from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.client.message import Reject, Requeue
 from lapwing.errors import LapwingError
 from lapwing.tools.program import Signals, run
@@ -42,7 +41,7 @@ _UNLOCKED: Final = 60.0  # s after the order
 _KIOSK: Final = 0.2  # share of orders that a Redis client publishes
 _OFFICE: Final = 30.0  # s between looks at dead letters
 _LEFT: Final = "3m"  # the office sends dead letters back that are older
-_PAGE: Final = 1000  # dead letters of one answer
+_MANY: Final = 10_000  # dead letters that are looked at
 _BLOCK: Final = 2000  # ms that a read of the Redis client waits
 _PAUSE: Final = 1.0  # s before a server that is away is tried again
 
@@ -77,15 +76,14 @@ class Shop:
         self._dice = random.Random(seed)
         self._number = int(time.time() * 1000)
         self._producer = Producer(nsqds.tcp, client_id="demo-shop")
-        self._http = DaemonHttp()
+        self._admin = Admin(nsqds.http)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish and consume until `stop`; wait for an nsqd that is away."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._http.aclose)
+            stack.push_async_callback(self._admin.close)
             await stack.enter_async_context(self._producer)
-            for nsqd in self._nsqds.http:
-                await self.set_up(nsqd)
+            await self.set_up()
             for topic, channel, handler, hands in (
                 (ORDERS, "billing", self.bill, 8), (ORDERS, "shipping", self.ship, 8),
                 (PAYMENTS, "ledger", self.book, 2), (REMINDERS, "mail", self.remind, 1),
@@ -105,13 +103,11 @@ class Shop:
             for task in tasks:
                 task.cancel()
 
-    async def set_up(self, nsqd: str) -> None:
+    async def set_up(self) -> None:
         """Create the channels, and have the broker give orders up that billing fails at."""
-        for topic, channel in ((ORDERS, "billing"), (ORDERS, "shipping"), (PAYMENTS, "ledger"), (REMINDERS, "mail")):
-            await self._http.post(nsqd, "/topic/create", {"topic": topic})
-            await self._http.post(nsqd, "/channel/create", {"topic": topic, "channel": channel})
-        place = {"topic": ORDERS, "channel": "billing"}
-        await self._http.call("PATCH", nsqd, "/channel/settings", place, document=BILLING)
+        for topic, *channels in ((ORDERS, "billing", "shipping"), (PAYMENTS, "ledger"), (REMINDERS, "mail")):
+            await self._admin.create(topic, *channels)
+        await self._admin.change_settings(ORDERS, "billing", **BILLING)
 
     # ---- selling ----
 
@@ -203,24 +199,20 @@ class Shop:
         """Send dead letters back that nobody else has dealt with for a while."""
         while True:
             await asyncio.sleep(_OFFICE)
-            for nsqd in self._nsqds.http:
-                try:
-                    await self.send_back(nsqd)
-                except CallFailed as error:
-                    log.info("no dead letters are sent back: %s", error)
+            try:
+                await self.send_back()
+            except NothingThere:
+                log.debug("no order was given up yet")
+            except LapwingError as error:
+                log.info("not all dead letters are sent back: %s", error)
 
-    async def send_back(self, nsqd: str) -> None:
-        """Send back the orders of one nsqd that failed too often. One that fails again waits for a person."""
-        params = {"topic": DEAD, "reason": "attempts", "until": _LEFT, "body": "false", "limit": str(_PAGE)}
-        first: list[int] = []
-        place: dict[str, str] | None = {}
-        while place is not None and len(first) < _PAGE:
-            found = await self._http.get(nsqd, "/dead/letters", {**params, **place})
-            first += [letter["sequence"] for letter in found["letters"] if letter["count"] == 1]
-            place = None if found["next"] is None else {"after": str(found["next"])}
-        if first:
-            chosen = {"filter": {"sequences": first}}
-            await self._http.call("POST", nsqd, "/dead/redrive", {"topic": DEAD}, document=chosen)
+    async def send_back(self) -> None:
+        """Send back the orders that failed too often. One that fails again waits for a person."""
+        old = LetterFilter(reason="attempts", until=_LEFT)
+        found = await self._admin.dead_letters(DEAD, old, count=_MANY, bodies=False)
+        for node, letters in found.answers.items():
+            if first := [letter.sequence for letter in letters.letters if letter.count == 1]:
+                await self._admin.only(node).redrive(DEAD, LetterFilter(sequences=first))
 
 
 def _order(body: bytes) -> dict[str, Any]:
