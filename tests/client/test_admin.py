@@ -105,6 +105,10 @@ async def test_a_topic_is_created_changed_looked_at_and_deleted_on_every_node(cl
 
 async def test_policies_are_set_listed_and_removed(cluster: Cluster) -> None:
     async with Admin(lookupd=cluster.lookupd.http) as admin:
+        with pytest.raises(ConfigError, match="a policy is named like a topic"):
+            await admin.set_policy("no/policy", {})
+        await admin.set_policy("odd#ephemeral", {"max_attempts": 7}, topics="none.*")
+        await admin.remove_policy("odd#ephemeral")
         await admin.set_policy("retries", {"max_attempts": 7}, topics="none.*", priority=3)
         listed = await admin.policies()
         await admin.remove_policy("retries")

@@ -45,6 +45,9 @@ NODES: Final = NodeFlags()
 CHANGE: Final = ChangeFlags()
 _ADVICE: Final = {
     "CHANNEL_NOT_FOUND": "there is no such channel; `lapwing channels` lists them, `lapwing channel create` makes one",
+    "NOT_FOUND": "this nsqd knows no such request, as a plain NSQ server",
+    "POLICY_NOT_FOUND": "there is no such policy; `lapwing policy list` lists them",
+    "REDRIVE_NOT_FOUND": "no letters were returned there yet; `lapwing dead redrive` does it",
     "TOPIC_NOT_FOUND": "there is no such topic; `lapwing topics` lists them",
 }  # by error of nsqd
 

@@ -204,18 +204,18 @@ def _deal(
 
 @contextmanager
 def _progress_line() -> "Iterator[Callable[[str, Redrive], None] | None]":
-    """Yield a function that shows how far each node is in one line, if stderr is a terminal. The line goes at the end.
-    """
+    """Yield a function that shows how far all nodes are in one line, if stderr is a terminal. It goes at the end."""
     terminal = Terminal.of(sys.stderr)
     if not terminal.redraws:
         yield None
         return
-    far: dict[str, str] = {}
+    far: dict[str, Redrive] = {}
 
     def show(node: str, task: "Redrive") -> None:
-        far[node] = f"{node} {_progress(task)}"
-        line = terminal.cut("  ".join(far.values()))
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        far[node] = task
+        done, left = sum(each.redriven for each in far.values()), sum(each.left for each in far.values())
+        line = f"{_letters(done)} dealt with, {messages(left)} left to look at on {several(len(far), 'node')}"
+        print(f"\r\x1b[K{terminal.cut(line)}", end="", file=sys.stderr, flush=True)
 
     try:
         yield show

@@ -54,7 +54,8 @@ def app(
         if not delay or "timeout" not in error.reason:
             raise
         raise LapwingError(
-            f"--defer {defer} is longer than {error.address} allows: start nsqd with --max-defer={defer} ({error})"
+            f"--defer {defer} is longer than {error.address} allows: start nsqd with --max-defer={defer}, "
+            f"a plain NSQ server with --max-req-timeout={defer} ({error.reason})"
         ) from error
     if as_json:
         print(json.dumps({"topic": topic, "published": count}))

@@ -8,8 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
 
-from lapwing import durations
+from lapwing import durations, names
 from lapwing.client import cluster_changes
 from lapwing.client.admin_results import (
     Claimed,
@@ -36,7 +37,6 @@ from lapwing.client.cluster_changes import NodeResult
 from lapwing.client.cluster_client import ClusterClient, Found, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.client.http import DaemonHttp
 from lapwing.errors import ConfigError
-from lapwing.names import DEAD
 
 T = TypeVar("T")
 Place = str | int | Mapping[str, Any]
@@ -255,17 +255,19 @@ class Admin:
     ) -> Results[Policy]:
         """Add a policy, or replace the one of that name, on every node."""
         document = {"topics": topics, "channels": channels, "priority": priority, "settings": dict(settings)}
+        path = _policy_path(name)
 
         async def put(node: Node) -> Policy:
-            return Policy.of(await self._http.call("PUT", node.contact, f"/policies/{name}", document=document))
+            return Policy.of(await self._http.call("PUT", node.contact, path, document=document))
 
         return self._checked(await self._each(await self._all(), put))
 
     async def remove_policy(self, name: str) -> Results[None]:
         """Remove a policy from every node."""
+        path = _policy_path(name)
 
         async def remove(node: Node) -> None:
-            await self._http.call("DELETE", node.contact, f"/policies/{name}")
+            await self._http.call("DELETE", node.contact, path)
 
         return self._checked(await self._each(await self._all(), remove))
 
@@ -537,7 +539,7 @@ class Admin:
         """Return the dead-letter topic of a channel on a node; empty if the node has none."""
         settings = await self._get(node, "/channel/settings", {"topic": topic, "channel": channel})
         there = await self._get(node, "/dead")
-        name = str(settings["settings"]["dead_topic"]["value"] or f"{topic}.{channel}.{DEAD}")
+        name = str(settings["settings"]["dead_topic"]["value"] or f"{topic}.{channel}.{names.DEAD}")
         return name if any(each["topic"] == name for each in there["topics"]) else ""
 
     # ---- seek and drain ----
@@ -657,6 +659,12 @@ def target(to: Place) -> Any:
         wanted = f"expected {', '.join(_WORDS)}, a sequence, 2026-11-15T09:30:00Z, or 2h (ago)"
         raise ConfigError(f"{to}: {wanted}") from error
     return {"back": to}
+
+
+def _policy_path(name: str) -> str:
+    if not names.valid_policy(name):
+        raise ConfigError(names.POLICY)
+    return f"/policies/{quote(name, safe='')}"
 
 
 def _addresses(given: str | Iterable[str]) -> list[str]:
