@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from lapwing.wire.nsq.compression import Codec
     from lapwing.wire.nsq.identify import ClientSettings
 
-_PIECE: Final = 1 << 18
+_PIECE: Final = 1 << 18  # bytes that are decrypted at a time
+_DECRYPTED: Final = memoryview(bytearray(_PIECE))  # of one connection at a time: each piece is copied from here
 
 
 def compression(settings: ClientSettings) -> Codec | None:
@@ -48,21 +49,39 @@ class Encrypted:
         return self._outgoing.read()
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decrypted content in pieces. Raises `ssl.SSLError`."""
+        """Yield the decrypted content in pieces of many records: a client sends each FIN in its own.
+
+        Raises `ssl.SSLError`, but yields what came before the error first.
+        """
         if data:
             self._incoming.write(data)
-        while True:
-            try:
-                piece = self._tls.read(_PIECE)
-            except ssl.SSLWantReadError:
+        while not self.over:
+            size, error = self._decrypt()
+            if size:
+                yield _DECRYPTED[:size].tobytes()
+            if error is not None:
+                raise error
+            if size < _PIECE:
                 return
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                self.over = True
-                return
-            if not piece:
-                self.over = True
-                return
-            yield piece
+
+    def _decrypt(self) -> tuple[int, ssl.SSLError | None]:
+        """Decrypt what is there into the shared buffer; return how many bytes that is, and the error that ended it."""
+        read, incoming, pending = self._tls.read, self._incoming, self._tls.pending
+        size = 0
+        try:
+            while size < _PIECE and (incoming.pending or pending()):
+                count = read(_PIECE - size, _DECRYPTED[size:])
+                if not count:
+                    self.over = True
+                    break
+                size += int(count)
+        except ssl.SSLWantReadError:
+            pass  # the rest of a record is on its way
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self.over = True
+        except ssl.SSLError as error:
+            return size, error
+        return size, None
 
     def encode(self, data: bytes) -> bytes:
         """Return `data` encrypted, with the messages of TLS itself."""
