@@ -1,4 +1,4 @@
-"""The one thing pyproject.toml cannot say: the compiled kernel, optional where no compiler is."""
+"""The one thing pyproject.toml cannot say: what is compiled, optional where no compiler is."""
 
 import sys
 
@@ -7,7 +7,12 @@ from setuptools import Extension, setup
 try:
     from Cython.Build import cythonize
 
-    compiled = {"lapwing.kernel._speed": "kernel/_speed.pyx"}
+    compiled = {
+        "lapwing.kernel._speed": "kernel/_speed.pyx",
+        "lapwing.broker._ledger": "broker/ledger.py",
+        "lapwing.broker._subscription": "broker/subscription.py",
+        "lapwing.broker._delivery": "broker/delivery.py",
+    }
     if sys.platform == "linux":
         compiled["lapwing.net._sockets"] = "net/_sockets.pyx"
     extensions = cythonize(
@@ -16,6 +21,7 @@ try:
             for name, source in compiled.items()
         ],
         language_level=3,
+        compiler_directives={"annotation_typing": False},  # those of Python files are for readers and mypy
     )
     for extension in extensions:
         extension.optional = True  # cythonize does not keep it: without a compiler the pure kernel serves

@@ -109,11 +109,11 @@ def measure(path: str, messages: int) -> None:
     broker = started(path, now)
     calls(broker.restore, now=now)
     channel = broker.topics["t"].channels["c"]
-    assert len(channel.pending.deferred) == messages
+    assert len(channel.ledger.deferred) == messages
     gc.collect()
     calls.show("restart", before, messages)
     later = now + 3 * HOUR
-    while calls(broker.scan, later) or channel.pending.deferred.next_due() is not None:
+    while calls(broker.scan, later) or channel.ledger.deferred.next_due() is not None:
         pass
     assert channel.depth == messages
     calls.show("become ready", before, messages)

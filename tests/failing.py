@@ -39,4 +39,4 @@ def letters(stage: Stage, topic: str = "t.c.dead") -> list[tuple[bytes, dict[str
 
 def failures(stage: Stage, sequence: int) -> int:
     """Return how often a message failed in the channel."""
-    return stage.channel().pending.failures.get(sequence).failures
+    return stage.channel().ledger.failures.get(sequence).failures

@@ -9,7 +9,7 @@ import pytest
 from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
-from lapwing.broker.holder import Holder
+from lapwing.broker.ledger import Holder
 from lapwing.broker.options import Options
 from lapwing.broker.storage import DiskStorage, MemoryStorage, Storage
 from lapwing.broker.subscription import Window

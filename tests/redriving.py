@@ -51,4 +51,4 @@ def run(stage: Stage) -> RedriveTask:
 def waiting(stage: Stage) -> int:
     """Return how many letters nobody has dealt with."""
     channel = stage.channel("dead", DEAD)
-    return channel.depth + channel.in_flight_count + len(channel.pending.deferred)
+    return channel.depth + channel.in_flight_count + len(channel.ledger.deferred)

@@ -214,7 +214,7 @@ class Broker:
 
     def deferred(self, topic: str, channel: str) -> int:
         """Return the number of messages that wait for their time."""
-        return len(self._channel(topic, channel).pending.deferred)
+        return len(self._channel(topic, channel).ledger.deferred)
 
     def messages(self, topic: str) -> list[bytes]:
         """Return the bodies of every message of a topic, finished or not, oldest first; none of an unknown topic."""

@@ -119,7 +119,7 @@ def test_a_scan_looks_at_a_selection_and_says_that_there_is_more() -> None:
     stage.now += SECOND
 
     assert [stage.broker.scan(stage.now) for _ in range(3)] == [True, True, False]
-    assert not any(len(channel.pending.deferred) for channel in stage.broker.topics["t"].channels.values())
+    assert not any(len(channel.ledger.deferred) for channel in stage.broker.topics["t"].channels.values())
 
 
 # --- a disk that refuses -------------------------------------------------------------------------------------------

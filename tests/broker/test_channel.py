@@ -135,7 +135,7 @@ def test_a_requeue_with_a_delay_waits(stage: Stage) -> None:
     consumer.requeue(0, delay=SECOND)
     consumer.received()
     stage.pass_time(SECOND - 1)
-    assert (consumer.received(), len(stage.channel().pending.deferred)) == ([], 1)
+    assert (consumer.received(), len(stage.channel().ledger.deferred)) == ([], 1)
     stage.pass_time(1)
 
     assert consumer.take()[0] == [(0, 2, b"a")]
@@ -181,11 +181,11 @@ def test_touch_holds_on_to_a_message(stage: Stage) -> None:
 def test_attempts_stay_at_the_most_that_the_wire_has_room_for(stage: Stage) -> None:
     consumer = stage.consumer()
     stage.client().publish(b"a")
-    stage.channel().pending.attempts[0] = 65535
+    stage.channel().ledger.attempts[0] = 65535
     consumer.requeue(0)
 
     assert [attempts for _, attempts, _ in consumer.take()[0]] == [1, 65535]
-    assert stage.channel().pending.attempts[0] == 65536
+    assert stage.channel().ledger.attempts[0] == 65536
 
 
 # --- coming and going ----------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def test_what_a_consumer_held_waits_for_its_timeout_where_nsq_is_wanted() -> Non
     stage.pass_time(MINUTE + 10 * MS)
 
     assert other.received() == [0, 1, 2]
-    assert len(channel.pending.holders) == 1
+    assert len(channel.ledger.holders) == 1
 
 
 @pytest.mark.parametrize("order", ["empty", "seek"])
@@ -226,7 +226,7 @@ def test_a_consumer_that_is_gone_is_forgotten_with_what_it_held(order: str) -> N
     channel = stage.channel()
     channel.empty() if order == "empty" else channel.seek(3)
 
-    assert not channel.pending.holders
+    assert not channel.ledger.holders
     assert channel.in_flight_count == 0
 
 
@@ -250,7 +250,7 @@ def test_emptying_drops_all_that_waits_is_in_flight_or_deferred(stage: Stage) ->
     consumer.received()
     channel = stage.channel()
     channel.empty()
-    assert (channel.depth, channel.in_flight_count, len(channel.pending.deferred), channel.cursor) == (0, 0, 0, 6)
+    assert (channel.depth, channel.in_flight_count, len(channel.ledger.deferred), channel.cursor) == (0, 0, 0, 6)
     consumer.finish(0)
     assert consumer.answers() == [b"E_FIN_FAILED FIN 0140000000000000 failed ID not in flight"]
     stage.pass_time(2 * MINUTE)
@@ -300,7 +300,7 @@ def test_a_move_to_deferred_messages_is_no_move_back(stage: Stage) -> None:
     stage.channel().seek(2)  # the reader has read "a"; "b" is still deferred
 
     assert stage.channel().cursor == 3
-    assert stage.channel().pending.sequences() == [2]
+    assert stage.channel().ledger.sequences() == [2]
     with pytest.raises(CursorConflict):
         stage.channel().seek(1)  # "a" is finished
     stage.pass_time(2 * MINUTE)
@@ -308,7 +308,7 @@ def test_a_move_to_deferred_messages_is_no_move_back(stage: Stage) -> None:
     assert stage.channel().depth == 2
     stage.channel().seek(4)
     assert stage.channel().depth == 0
-    assert stage.channel().pending.sequences() == []
+    assert stage.channel().ledger.sequences() == []
 
 
 def test_a_seek_past_the_end_stops_at_it(stage: Stage) -> None:
@@ -366,10 +366,10 @@ def test_what_was_dropped_in_the_topic_stays_dropped_for_who_seeks_back_and_afte
     stage.broker.pause_topic("t", False, now=stage.now)
     stage.client().publish(b"three")
     stage.channel().seek(0, back=True)
-    assert (stage.channel().depth, len(stage.channel().pending.deferred)) == (2, 0)
+    assert (stage.channel().depth, len(stage.channel().ledger.deferred)) == (2, 0)
 
     stage.restart()
-    assert (stage.channel().depth, len(stage.channel().pending.deferred)) == (2, 0)
+    assert (stage.channel().depth, len(stage.channel().ledger.deferred)) == (2, 0)
     assert stage.consumer().received() == [0, 3]
 
 

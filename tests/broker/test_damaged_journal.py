@@ -23,7 +23,7 @@ def worked(path: Path) -> set[int]:
         if sequence % 8:
             consumer.finish(sequence + 2)
         stage.checkpoint(trim=sequence == 20)
-    left = set(stage.channel().pending.sequences())
+    left = set(stage.channel().ledger.sequences())
     stage.broker.storage.close()
     return left
 
@@ -74,7 +74,7 @@ def test_no_deferred_message_comes_early(tmp_path: Path) -> None:
         if sequence < 20:
             consumer.requeue(sequence, delay=HOUR // 2)  # again, for longer
         stage.checkpoint()
-    deferred = stage.channel().pending.deferred
+    deferred = stage.channel().ledger.deferred
     due = {sequence: deferred.due(sequence) for sequence in deferred.sequences()}
     assert len(due) > 5
     now = stage.now

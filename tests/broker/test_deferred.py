@@ -181,7 +181,7 @@ def test_ephemeral_channels_have_nobody_to_tell(tmp_path: Path, topic: str, chan
     stage.client().publish(b"x", topic=topic)
     consumer.requeue(consumer.received()[0], delay=MINUTE)
 
-    added, _ = stage.channel(channel, topic).pending.deferred.changes()
+    added, _ = stage.channel(channel, topic).ledger.deferred.changes()
     assert bool(added) is told
 
 
@@ -195,7 +195,7 @@ def test_what_waits_for_centuries_is_written_down_like_any_other(tmp_path: Path)
     stage.kill()
 
     assert stage.broker.problem is None
-    assert sorted(stage.channel().pending.deferred.sequences()) == [0, 1]
+    assert sorted(stage.channel().ledger.deferred.sequences()) == [0, 1]
 
 
 def test_a_kill_ends_no_delay_early_although_the_clock_was_set(tmp_path: Path) -> None:

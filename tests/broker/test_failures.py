@@ -87,7 +87,7 @@ def test_what_the_journal_was_told_amounts_to_what_is_there(history):
             case "revive":
                 failures.revive(sequence, 2)
             case "drop":
-                failures.drop(sequence)
+                failures.drop([sequence])
             case "below":
                 failures.drop_below(sequence)
             case "clear":

@@ -175,7 +175,7 @@ def test_too_many_bytes_cost_no_message_that_was_delivered_before(stage: Stage):
         stage.client().publish(b"x" * 20)
 
     channel = stage.channel()
-    assert len(channel.pending.requeued) == 10
+    assert len(channel.ledger.ready) == 10
     assert channel.waiting_bytes() <= 600
     assert channel.counts.overflowed == 40 - channel.depth
 

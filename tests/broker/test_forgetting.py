@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from lapwing.broker.leases import FEW
+from lapwing.broker.ledger import FEW
 from play import MINUTE, SECOND, Stage, numbered
 
 
@@ -14,7 +14,7 @@ def test_consumers_who_take_a_message_and_go_leave_no_lease(stage: Stage) -> Non
         stage.consumer(ready=1).leave()
         stage.now += SECOND // 100
 
-    assert len(stage.channel().pending.leases) <= FEW
+    assert stage.channel().ledger.lease_count <= FEW
 
 
 def test_a_client_that_is_gone_is_held_by_nobody(stage: Stage, no_collector: None) -> None:

@@ -1,48 +1,33 @@
-"""Pending messages: who holds them, how they are finished, claimed and given back."""
+"""Ledger messages: who holds them, how they are finished, claimed and given back."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing import ids, kernel
-from lapwing.broker.entries import Entry, PendingScan, State, entries
-from lapwing.broker.holder import Holder
-from lapwing.broker.pending import Pending, Reason
+from lapwing.broker.channel import Channel
+from lapwing.broker.entries import Entry, PendingScan, entries
+from lapwing.broker.ledger import Holder, Ledger, Reason, State
 from lapwing.broker.subscription import Credit
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, NotInFlight, NotOwner
 from lapwing.wire.nsq.commands import Cls
+from ledgers import new_ledger
 from play import MINUTE, MS, SECOND, Stage, identity, numbered
 
 BASE = 5 << 54
-
-
-class NoSideLog:
-    """No message has a copy in a side log."""
-
-    def __init__(self) -> None:
-        self.sequences: set[int] = set()
-
-    def leave(self, sequences: object) -> None:
-        """Do nothing: there is none."""
-
-    def notice(self, sequences: object) -> None:
-        """Do nothing: there is none."""
-
-
-def new() -> Pending:
-    return Pending(NoSideLog(), None, max_timeout=15 * MINUTE, journaled=False)  # type: ignore[arg-type]
 
 
 def block(*sequences: int) -> bytes:
     return b"".join(b"FIN %b\n" % identity(sequence) for sequence in sequences)
 
 
-def state(pending: Pending) -> tuple[object, ...]:
-    held = sorted((holder.name, sorted(holder.in_flight), holder.finished_count) for holder in pending.holders)
-    return held, list(pending.requeued), sorted(pending.deferred.sequences()), pending.attempts
+def state(ledger: Ledger) -> tuple[object, ...]:
+    held = sorted((holder.name, sorted(holder.in_flight), holder.finished_count) for holder in ledger.holders)
+    return held, list(ledger.ready), sorted(ledger.deferred.sequences()), ledger.attempts
 
 
 class Reader:
@@ -91,17 +76,17 @@ def test_a_run_of_fins_does_what_finish_does_with_the_same_messages(
 ) -> None:
     twins = []
     for _ in range(2):
-        pending, holders = new(), [Holder(str(number)) for number in range(3)]
+        ledger, holders = new_ledger(), [Holder(str(number)) for number in range(3)]
         for holder in holders:
-            pending.holders.attach(holder)
+            ledger.attach(holder)
         for number, start, count in given:
-            run = [each for each in range(start, start + count) if pending.holders.of(each) is None]
-            pending.leases.hold(run, holders[number], timeout=MINUTE, delivered=0)
+            run = [each for each in range(start, start + count) if ledger.holder_of(each) is None]
+            ledger.hold(run, holders[number], timeout=MINUTE, delivered=0)
         for sequence in returned:
-            if (holder := pending.holders.of(sequence)) is not None:
-                pending.take(sequence, holder)
-                pending.give_back([sequence], Reason.REQUEUED, now=0)
-        twins.append((pending, holders[who]))
+            if (holder := ledger.holder_of(sequence)) is not None:
+                ledger.take(sequence, holder)
+                ledger.give_back([sequence], Reason.REQUEUED, now=0)
+        twins.append((ledger, holders[who]))
     (one, holder), (other, same) = twins
     missing = one.finish_run(block(*finished), BASE, holder, now=1)
     mine = [each for each in finished if each in same.in_flight]
@@ -122,20 +107,20 @@ def test_anybody_may_finish_what_another_holds_what_is_requeued_and_what_is_defe
     stage.commit()
 
     assert sorted(finished) == [0, 1, 2]
-    assert sorted(stage.channel().pending.sequences()) == [3, 4]
-    assert stage.channel().pending.attempts == {}
+    assert sorted(stage.channel().ledger.sequences()) == [3, 4]
+    assert stage.channel().ledger.attempts == {}
     stage.pass_time(2 * MINUTE)
-    assert sorted(stage.channel().pending.sequences()) == [3, 4]
+    assert sorted(stage.channel().ledger.sequences()) == [3, 4]
 
 
 def test_a_message_that_was_finished_in_the_queue_and_requeued_again_keeps_its_new_place() -> None:
-    pending = new()
+    ledger = new_ledger()
     for sequence in (1, 2):
-        pending.requeued.append(sequence, behind=0)
-    pending.finish([1], now=0)
-    pending.requeued.append(1, behind=0)
+        ledger.ready.append([sequence], behind=0)
+    ledger.finish([1], now=0)
+    ledger.ready.append([1], behind=0)
 
-    assert [pending.requeued.first(), pending.requeued.remove(2), pending.requeued.first()] == [(2, 0), True, (1, 0)]
+    assert [ledger.ready.first(), ledger.ready.remove(2), ledger.ready.first()] == [(2, 0), True, (1, 0)]
 
 
 def test_the_fin_of_a_message_in_the_side_log_frees_it_there(tmp_path: Path) -> None:
@@ -187,7 +172,7 @@ def test_a_named_holder_keeps_its_messages_without_a_connection_and_without_a_ti
     reader.leave()
     stage.pass_time(100 * MINUTE)
 
-    assert stage.channel().pending.holders.named["worker"].in_flight.keys() == {0}
+    assert stage.channel().ledger.named["worker"].in_flight.keys() == {0}
     assert stage.channel().depth == 0
     again = Reader(stage, "worker", 10)
     assert again.holder is reader.holder
@@ -202,8 +187,8 @@ def test_a_named_holder_that_is_dropped_takes_its_messages_with_it(stage: Stage)
     dropped = stage.channel().drop_holder("worker", now=stage.now)
 
     assert dropped == 2
-    assert not stage.channel().pending.holders
-    assert stage.channel().pending.sequences() == []
+    assert not stage.channel().ledger.holders
+    assert stage.channel().ledger.sequences() == []
     assert stage.channel().depth == 1
 
 
@@ -235,12 +220,12 @@ def test_a_named_holder_keeps_its_messages_over_a_restart(tmp_path: Path, way: s
     stage.checkpoint()
     getattr(stage, way)()
 
-    pending = stage.channel().pending
-    assert sorted(pending.holders.named) == ["idle", "worker"]
-    worker = pending.holders.named["worker"]
+    ledger = stage.channel().ledger
+    assert sorted(ledger.named) == ["idle", "worker"]
+    worker = ledger.named["worker"]
     assert {each: lease.delivered for each, lease in worker.in_flight.items()} == {0: began, 3: stage.now}
     assert (worker.seen, worker.active) == (stage.now, stage.now)
-    assert pending.attempts == {3: 2}
+    assert ledger.attempts == {3: 2}
     assert (stage.channel().depth, stage.channel().cursor) == (2, 4)
     assert [each for each, _ in Reader(stage, "other", 9).got()] == []
 
@@ -301,7 +286,7 @@ def test_a_message_that_is_published_while_others_are_delivered_is_written_in_th
             stage.broker.topic("u").publish(b"a copy", Noted(), now=stage.now)
 
     copies = stage.consumer(topic="u")
-    holder = stage.channel().pending.holders.by_name("mover")
+    holder = stage.channel().ledger.by_name("mover")
     stage.channel().subscribe(Credit(holder, publish, lambda: None, count=10))
     stage.client().publish(b"x")
 
@@ -320,11 +305,11 @@ def test_a_claim_takes_what_is_idle_for_long_enough_and_counts_as_a_delivery(sta
     stage.client().publish(b"young")
     consumer.received()
     channel = stage.channel()
-    to = channel.pending.holders.by_name("worker")
+    to = channel.ledger.by_name("worker")
     claimed = channel.claim([0, 1, 5], to, min_idle=5 * SECOND, now=stage.now)
 
     assert claimed == [0]
-    assert channel.pending.attempts == {0: 2}
+    assert channel.ledger.attempts == {0: 2}
     assert to.in_flight[0].delivered == stage.now
     consumer.finish(0)
     assert consumer.answers() == [b"E_FIN_FAILED FIN %b failed client does not own message" % identity(0)]
@@ -337,10 +322,10 @@ def test_a_claim_need_not_count_and_may_set_the_time_of_delivery(stage: Stage) -
     stage.client().publish(b"x")
     consumer.received()
     channel = stage.channel()
-    to = channel.pending.holders.by_name("worker")
+    to = channel.ledger.by_name("worker")
     channel.claim([0], to, now=stage.now, delivered=stage.now - MINUTE, counted=False)
 
-    assert (channel.pending.attempts, to.in_flight[0].delivered) == ({0: 1}, stage.now - MINUTE)
+    assert (channel.ledger.attempts, to.in_flight[0].delivered) == ({0: 1}, stage.now - MINUTE)
 
 
 def test_a_claim_takes_what_nobody_holds_whatever_idle_time_is_asked_for(stage: Stage) -> None:
@@ -350,10 +335,10 @@ def test_a_claim_takes_what_nobody_holds_whatever_idle_time_is_asked_for(stage: 
     consumer.requeue(0, delay=MINUTE)
     consumer.say(Cls()).requeue(1)
     channel = stage.channel()
-    claimed = channel.claim([1, 0], channel.pending.holders.by_name("worker"), min_idle=MINUTE, now=stage.now)
+    claimed = channel.claim([1, 0], channel.ledger.by_name("worker"), min_idle=MINUTE, now=stage.now)
 
     assert claimed == [1, 0]
-    assert (channel.depth, len(channel.pending.deferred), channel.in_flight_count) == (0, 0, 2)
+    assert (channel.depth, len(channel.ledger.deferred), channel.in_flight_count) == (0, 0, 2)
 
 
 def test_two_claimers_never_both_win(stage: Stage) -> None:
@@ -363,7 +348,7 @@ def test_two_claimers_never_both_win(stage: Stage) -> None:
     stage.now += MINUTE // 2
     channel = stage.channel()
     won = [
-        channel.claim([0], channel.pending.holders.by_name(name), min_idle=SECOND, now=stage.now) for name in ("a", "b")
+        channel.claim([0], channel.ledger.by_name(name), min_idle=SECOND, now=stage.now) for name in ("a", "b")
     ]
 
     assert won == [[0], []]
@@ -381,10 +366,10 @@ def test_entries_show_state_holder_idle_time_and_deliveries(stage: Stage) -> Non
     consumer.requeue(0, delay=MINUTE)
     consumer.say(Cls()).requeue(2)
     stage.now += 10 * MS
-    pending = stage.channel().pending
+    ledger = stage.channel().ledger
     lease = consumer.holder.in_flight[1]
-    shown = entries(pending, now=stage.now, limit=100)
-    scan = PendingScan(pending, most=9, states={State.READY}, holder=None, after=-1)
+    shown = entries(ledger, now=stage.now, limit=100)
+    scan = PendingScan(ledger, most=9, states={State.READY}, holder=None, after=-1)
     while not scan.step():
         continue
 
@@ -395,9 +380,9 @@ def test_entries_show_state_holder_idle_time_and_deliveries(stage: Stage) -> Non
         Entry(2, State.READY, 1, failures=1),
         Entry(3, State.IN_FLIGHT, 1, "worker", 10 * MS, lease.deadline),
     ]
-    assert entries(pending, now=stage.now, limit=2, after=0) == shown[1:3]
-    assert entries(pending, now=stage.now, limit=9, holder="worker") == [shown[1], shown[3]]
-    assert entries(pending, now=stage.now, limit=9, min_idle=SECOND) == []
+    assert entries(ledger, now=stage.now, limit=2, after=0) == shown[1:3]
+    assert entries(ledger, now=stage.now, limit=9, holder="worker") == [shown[1], shown[3]]
+    assert entries(ledger, now=stage.now, limit=9, min_idle=SECOND) == []
 
 
 def test_an_nsq_consumer_is_shown_by_client_id_and_port(stage: Stage) -> None:
@@ -417,13 +402,13 @@ def test_a_consumer_that_announced_its_end_gives_its_messages_back_for_another_r
     consumer = stage.consumer()
     stage.client().publish(b"x")
     reasons: list[Reason] = []
-    give_back = Pending.give_back
+    give_back = Channel.give_back
 
-    def noted(pending: Pending, sequences: list[int], reason: Reason, **how: int) -> None:
+    def noted(channel: Channel, sequences: list[int], reason: Reason, **how: Any) -> None:
         reasons.append(reason)
-        give_back(pending, sequences, reason, **how)
+        give_back(channel, sequences, reason, **how)
 
-    monkeypatch.setattr(Pending, "give_back", noted)
+    monkeypatch.setattr(Channel, "give_back", noted)
     if closing:
         consumer.say(Cls())
     consumer.leave()
@@ -433,13 +418,13 @@ def test_a_consumer_that_announced_its_end_gives_its_messages_back_for_another_r
 
 
 def test_a_message_is_taken_from_its_holder_alone() -> None:
-    pending, one, other = new(), Holder(), Holder()
-    pending.holders.attach(one)
-    pending.leases.hold([1], one, timeout=None, delivered=0)
+    ledger, one, other = new_ledger(), Holder(), Holder()
+    ledger.attach(one)
+    ledger.hold([1], one, timeout=None, delivered=0)
 
     with pytest.raises(NotOwner):
-        pending.take(1, other)
+        ledger.take(1, other)
     with pytest.raises(NotInFlight):
-        pending.take(2, one)
-    pending.take(1, one)
+        ledger.take(2, one)
+    ledger.take(1, one)
     assert one.in_flight == {}

@@ -44,7 +44,7 @@ def test_new_messages_are_delivered_at_once_and_in_order(tmp_path: Path) -> None
     stage.client().publish(b"c").publish(b"d").publish(b"e")
 
     assert [body for _, _, body in consumer.take()[0]] == [b"c", b"d", b"e"]
-    assert len(stage.channel().pending.deferred) == 0
+    assert len(stage.channel().ledger.deferred) == 0
 
 
 def test_new_messages_begin_with_their_first_attempt(tmp_path: Path) -> None:

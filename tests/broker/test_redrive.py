@@ -290,7 +290,7 @@ def test_a_body_may_be_edited(stage: Stage):
     consumer.requeue(1)
     assert consumer.take()[0] == [(1, 3, b"mended")]
     consumer.finish(1)
-    assert stage.channel().pending.sequences() == [3]
+    assert stage.channel().ledger.sequences() == [3]
 
 
 def test_an_edited_body_stays_when_the_message_dies_and_is_redriven_again(stage: Stage):
@@ -384,7 +384,7 @@ def test_letters_that_are_not_synced_yet_wait_for_their_redrive(tmp_path: Path):
 
     assert run(stage).redriven == 2
     assert sorted(each for each, _, _ in consumer.take()[0][-2:]) == [0, 1]
-    assert stage.channel().pending.holders.with_consumers == 2
+    assert stage.channel().ledger.with_consumers == 2
 
 
 def test_a_message_that_the_cursor_will_reach_anyway_is_not_doubled(stage: Stage):

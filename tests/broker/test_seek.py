@@ -247,8 +247,8 @@ def test_previews_are_right_and_nothing_that_was_not_finished_is_lost(history):
             marks = []
             finished = after
             stage.channel().bookmark = None
-        pending = stage.channel().pending
-        held = {each for each in pending.sequences() if pending.holders.of(each)}
+        ledger = stage.channel().ledger
+        held = {each for each in ledger.sequences() if ledger.holder_of(each)}
         consumer.take()
         waiting = stage.channel().depth + stage.channel().in_flight_count
         assert waiting == published - len(finished), (verb, number)

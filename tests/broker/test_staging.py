@@ -100,7 +100,7 @@ def test_what_was_staged_tells_the_machines_time_and_waits_by_the_brokers(node):
 
     stamp = node.broker.topics["orders"].log.timestamp(0)
     assert 8 * hour < stamp - before < 9 * hour
-    assert channel.pending.deferred.next_due() == stamp - 8 * hour + hour
+    assert channel.ledger.deferred.next_due() == stamp - 8 * hour + hour
 
 
 def test_nothing_is_seen_before_the_commit_and_all_of_it_after(node):

@@ -42,7 +42,7 @@ def test_what_an_ephemeral_channel_drops_does_not_stay_in_memory() -> None:
     consumer.finish(*range(100))
     stage.client().publish(b"more", topic=TOPIC)
     assert consumer.received() == [20_000]
-    assert not channel.pending.attempts
+    assert not channel.ledger.attempts
     assert not channel.side_logged.sequences
 
 

@@ -218,7 +218,7 @@ def test_emptying_and_deleting_take_the_stragglers_too(stage: Stage) -> None:
     stage.checkpoint(trim=True)
     stage.channel().empty()
     stage.restart()
-    assert len(stage.channel().pending.deferred) == 0
+    assert len(stage.channel().ledger.deferred) == 0
     stage.broker.delete_channel("t", "c")
 
     assert not stage.broker.topics["t"].store.has_side_log("c")

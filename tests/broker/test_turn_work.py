@@ -153,4 +153,4 @@ def test_an_error_while_one_channel_is_given_letters_of_strands_no_other(
     stage.commit()
 
     assert stage.broker.topics["t.d.dead"].message_count == 2
-    assert len(stage.channel("c").pending.deferred) == 2
+    assert len(stage.channel("c").ledger.deferred) == 2

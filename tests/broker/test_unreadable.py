@@ -137,10 +137,10 @@ def test_a_requeued_message_that_cannot_be_read_now_is_delivered_later(
     log: Any = stage.broker.topics["t"].log
     kind = type(log)
 
-    def refuse(sequence: int) -> bytes:
+    def refuse(*_: object) -> bytes:
         raise LogError("cannot be read")
 
-    log.__class__ = overriding(log, frame=refuse)
+    log.__class__ = overriding(log, frame=refuse, load=refuse)
     consumer.requeue(0)
     assert (consumer.received(), stage.channel().depth) == ([], 1)
     log.__class__ = kind
@@ -347,7 +347,7 @@ def test_seeking_back_over_deferrals_that_cannot_be_read_changes_nothing(
         stage.channel().seek(0, back=True)
 
     assert consumer.holder.in_flight.keys() == {0}
-    assert stage.channel().pending.deferred.sequences() == [1]
+    assert stage.channel().ledger.deferred.sequences() == [1]
 
 
 @pytest.mark.parametrize(("ending", "torn"), [("0.log", b"torn"), ("0.idx", b"torn"), ("0.aux", b"")])

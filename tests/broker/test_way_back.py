@@ -6,8 +6,7 @@ import pytest
 
 from failing import configure, fail, failures, letters, reject, release
 from lapwing.broker import claims, policies
-from lapwing.broker.holder import Holder
-from lapwing.broker.pending import Reason
+from lapwing.broker.ledger import Holder, Reason
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Cls, Rdy
 from overriding import overriding
@@ -47,7 +46,7 @@ def test_releases_closings_restarts_and_claims_are_none(tmp_path: Path):
     stage.kill()
     stage.consumer()
     channel = stage.channel()
-    channel.give_back(channel.pending.take_all(next(iter(channel.pending.holders))), Reason.CLAIMED, now=stage.now)
+    channel.give_back(channel.ledger.take_all(next(iter(channel.ledger.holders))), Reason.CLAIMED, now=stage.now)
 
     assert failures(stage, 0) == 0
     assert channel.counts.failures == 0
@@ -134,7 +133,7 @@ def test_jitter_spreads_retries(stage: Stage):
     configure(stage, retry_first="10s", retry_jitter=0.5)
     stage.client().publish(*numbered(200))
     consumer.leave()
-    assert len(stage.channel().pending.deferred) == 200
+    assert len(stage.channel().ledger.deferred) == 200
     stage.pass_time(5 * SECOND - MS)
     assert stage.channel().depth == 0
     stage.pass_time(5 * SECOND)
@@ -289,7 +288,7 @@ def test_a_dead_letter_never_makes_another(stage: Stage):
 
     assert "t.c.dead.dead.dead" not in stage.broker.topics or not letters(stage, "t.c.dead.dead.dead")
     channel = stage.channel("dead", "t.c.dead")
-    assert (channel.depth, channel.in_flight_count, len(channel.pending.deferred)) == (0, 0, 1)
+    assert (channel.depth, channel.in_flight_count, len(channel.ledger.deferred)) == (0, 0, 1)
     stage.pass_time(10 * SECOND)
     assert undertaker.received() == [0]
 
@@ -513,7 +512,7 @@ def test_a_message_waits_when_its_dead_letter_topic_refuses_and_health_says_why(
         patch.setattr(log, "__class__", overriding(log, flush=refuse))
         reject(consumer, 1)
     channel = stage.channel()
-    assert (len(channel.pending.deferred), channel.in_flight_count, channel.depth) == (1, 0, 0)
+    assert (len(channel.ledger.deferred), channel.in_flight_count, channel.depth) == (1, 0, 0)
     stage.client().publish(b"c")  # which can be written, so that nothing else is wrong
     assert stage.broker.health is not None
     assert "dead letters of t/c wait: " in stage.broker.health
@@ -533,7 +532,7 @@ def test_a_topic_that_cannot_be_made_refuses_too(stage: Stage):
     stage.client().publish(b"a")
     reject(consumer, 0)
     assert "this node has 1 topics" in (stage.broker.health or "")
-    assert len(stage.channel().pending.deferred) == 1
+    assert len(stage.channel().ledger.deferred) == 1
     configure(stage, dead_topic="")
     stage.pass_time(5 * SECOND)
 
@@ -795,7 +794,7 @@ def test_a_paused_channel_sheds_too_and_deferred_messages_are_left_alone(stage: 
     stage.client().publish(b"a").publish(b"later", delay=SECOND).publish(b"b", b"c")
 
     channel = stage.channel()
-    assert (channel.depth, len(channel.pending.deferred), channel.counts.overflowed) == (1, 1, 2)
+    assert (channel.depth, len(channel.ledger.deferred), channel.counts.overflowed) == (1, 1, 2)
 
 
 def test_a_message_delivered_alone_times_out_although_nothing_else_has_a_deadline(stage: Stage):

@@ -151,6 +151,19 @@ def test_less_than_a_head_is_no_frame(kernel: ModuleType) -> None:
         kernel.with_attempts(bytes(33), 2)
 
 
+def test_each_redelivery_of_a_run_has_its_own_attempts(kernel: ModuleType) -> None:
+    run = frame(b"a", BASE) + frame(b"", BASE + 1) + frame(b"ccc", BASE + 2)
+
+    again = kernel.with_each_attempts(run, [2, 1 << 70, 7])
+
+    expected = [(b"a", BASE, 2), (b"", BASE + 1, 65535), (b"ccc", BASE + 2, 7)]
+    assert again == b"".join(frame(body, identity, attempts=tries) for body, identity, tries in expected)
+    assert run.startswith(frame(b"a", BASE))
+    for wrong in ([], [2, 2], [2, 2, 2, 2]):
+        with pytest.raises(ValueError, match="frames were expected"):
+            kernel.with_each_attempts(run, wrong)
+
+
 def test_the_frame_that_was_given_stays_as_it_is(kernel: ModuleType) -> None:
     given = frame(b"body", BASE)
     kernel.with_attempts(given, 9)

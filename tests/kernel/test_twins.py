@@ -184,6 +184,12 @@ def test_the_twins_say_the_same_attempts(data: Any, attempts: int) -> None:
     both("with_attempts", data, attempts)
 
 
+@settings(max_examples=examples(100))
+@given(data=streams, attempts=st.lists(numbers, max_size=4))
+def test_the_twins_say_the_same_attempts_of_each(data: bytes, attempts: list[int]) -> None:
+    both("with_each_attempts", data, attempts)
+
+
 nested = b"*2\r\n$1\r\na\r\n$0\r\n\r\n"
 words = st.one_of(st.sampled_from([b"XADD", b"xadd", b"k", b"*", b"data", b"5-1", b"", nested]), st.binary(max_size=9))
 requests = st.lists(words, max_size=8).map(

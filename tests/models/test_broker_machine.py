@@ -12,10 +12,9 @@ from example_counts import examples
 from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
-from lapwing.broker.entries import State, entries
-from lapwing.broker.holder import Holder
+from lapwing.broker.entries import entries
+from lapwing.broker.ledger import Holder, Reason, State
 from lapwing.broker.options import Options
-from lapwing.broker.pending import Reason
 from lapwing.broker.storage import DiskStorage
 from lapwing.broker.subscription import Credit, Subscription, Window
 from lapwing.errors import LapwingError, NotInFlight, NotOwner
@@ -175,7 +174,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def holder(self, channel: str, owner: Owner) -> Holder:
         if isinstance(owner, str):
-            return self.channel(channel).pending.holders.named[owner]
+            return self.channel(channel).ledger.named[owner]
         return self.clients[owner].subscription.holder
 
     def channel(self, name: str) -> Channel:
@@ -380,7 +379,7 @@ class BrokerMachine(RuleBasedStateMachine):
             if verb == "finish":
                 message_id = ids.encode(NODE, sequence)
                 assert channel.finish_run(b"FIN %b\n" % message_id, holder, now=self.now) == [message_id]
-                channel.pending.holders.check(sequence, holder)
+                channel.ledger.check(sequence, holder)
             elif verb == "requeue":
                 channel.requeue(sequence, holder, delay=0, now=self.now)
             else:
@@ -398,12 +397,12 @@ class BrokerMachine(RuleBasedStateMachine):
         while self.broker.scan(self.now):
             pass
         for name, model in self.models.items():
-            pending = self.topic.channels[name].pending
+            ledger = self.topic.channels[name].ledger
             for sequence, waits in model.unfinished.items():
                 if waits.owner is not None and waits.deadline is not None and waits.deadline <= self.now:
                     late = waits.deadline + 5 * MS <= self.now
                     # within the few ms that a lease may be late, a deadline is whatever the broker says it is
-                    if late or pending.holders.of(sequence) is None:
+                    if late or ledger.holder_of(sequence) is None:
                         waits.owner = None
                 if waits.due is not None and waits.due <= self.now:
                     waits.due = None
@@ -514,7 +513,7 @@ class BrokerMachine(RuleBasedStateMachine):
                     waits.deadline = None  # what a named holder has stays with it
         self.reopen()
         for name, model in self.models.items():
-            assert set(self.channel(name).pending.holders.named) == model.names
+            assert set(self.channel(name).ledger.named) == model.names
         self.saved()
 
     @rule()
@@ -524,17 +523,17 @@ class BrokerMachine(RuleBasedStateMachine):
         for name, model in self.models.items():
             # finished after the last checkpoint: may come again; deferred or counted after it: may have been forgotten
             model.revived |= model.done_since_checkpoint | set(model.unfinished)
-            pending = self.channel(name).pending
-            assert set(pending.holders.named) ^ model.names <= model.unsaved_names
-            model.names = set(pending.holders.named)
+            ledger = self.channel(name).ledger
+            assert set(ledger.named) ^ model.names <= model.unsaved_names
+            model.names = set(ledger.named)
             for waits in model.unfinished.values():
                 waits.owner = None
-            for holder in pending.holders.named.values():
+            for holder in ledger.named.values():
                 for sequence, lease in holder.in_flight.items():
                     assert sequence in model.revived
                     waits = model.unfinished.setdefault(sequence, Waits())
                     waits.owner, waits.deadline, waits.due, waits.delivered = holder.name, None, None, lease.delivered
-                    waits.attempts = pending.attempts.get(sequence, 1)
+                    waits.attempts = ledger.attempts.get(sequence, 1)
         self.saved()
 
     def reopen(self) -> None:
@@ -565,14 +564,31 @@ class BrokerMachine(RuleBasedStateMachine):
             if not model.revived:
                 flying = sum(waits.owner is not None for waits in model.unfinished.values())
                 assert channel.in_flight_count == flying
-                assert channel.depth + len(channel.pending.deferred) + flying == len(model.unfinished)
+                assert channel.depth + len(channel.ledger.deferred) + flying == len(model.unfinished)
+
+    @invariant()
+    def each_message_is_in_one_state(self) -> None:
+        if not hasattr(self, "broker"):
+            return
+        for name, model in self.models.items():
+            channel = self.channel(name)
+            for sequence in range(self.fanned):
+                state = channel.state_of(sequence)
+                waits = model.unfinished.get(sequence)
+                if waits is None:
+                    assert state is State.FINISHED or sequence in model.revived
+                elif waits.owner is not None:
+                    assert state is State.IN_FLIGHT
+                elif sequence not in model.revived:
+                    assert state in (State.AHEAD, State.READY, State.DEFERRED)
+                    assert state is State.DEFERRED or waits.due is None or waits.due <= self.now
 
     @invariant()
     def holders_are_shown_with_what_they_hold(self) -> None:
         if not hasattr(self, "broker"):
             return
         for name, model in self.models.items():
-            pending = entries(self.channel(name).pending, now=self.now, limit=10_000)
+            pending = entries(self.channel(name).ledger, now=self.now, limit=10_000)
             shown = [entry for entry in pending if entry.state is State.IN_FLIGHT]
             owners = {
                 sequence: f"client-{waits.owner}" if isinstance(waits.owner, int) else waits.owner
@@ -612,14 +628,14 @@ class BrokerMachine(RuleBasedStateMachine):
             self.settle()
         for name, model in self.models.items():
             channel = self.channel(name)
-            waiting = f"requeued {list(channel.pending.requeued)}, deferred {channel.pending.deferred.sequences()}"
+            waiting = f"requeued {list(channel.ledger.ready)}, deferred {channel.ledger.deferred.sequences()}"
             facts = f"cursor {channel.cursor}, {waiting}"
             assert not model.unfinished, f"{name}: never came again: {sorted(model.unfinished)}; {facts}"
 
 
 def passed_over(channel: Channel, sequence: int) -> bool:
     """Whether the cursor has skipped all from `sequence` on, as it was deferred and never delivered."""
-    attempts = channel.pending.attempts
+    attempts = channel.ledger.attempts
     return all(attempts.get(each) == 0 for each in range(sequence, channel.cursor))
 
 

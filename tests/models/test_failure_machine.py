@@ -21,9 +21,8 @@ from lapwing.broker import claims, dead_filter, dead_letter_view, policies, redr
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_filter import DeadFilter
-from lapwing.broker.holder import Holder
+from lapwing.broker.ledger import Holder, Reason
 from lapwing.broker.options import Options
-from lapwing.broker.pending import Reason
 from lapwing.broker.settings import UNLIMITED, Rate
 from lapwing.broker.storage import DiskStorage
 from lapwing.broker.subscription import Window
@@ -207,7 +206,7 @@ class FailureMachine(RuleBasedStateMachine):
     def failures_are_counted(self) -> None:
         if not hasattr(self, "broker") or not self.certain:
             return
-        found = {each: record.failures for each, record in self.channel.pending.failures.records.items()}
+        found = {each: record.failures for each, record in self.channel.ledger.failures.records.items()}
         assert {each: count for each, count in found.items() if count} == {
             each: count for each, count in self.failures.items() if count and each in self.unfinished()
         }
@@ -218,7 +217,7 @@ class FailureMachine(RuleBasedStateMachine):
             return
         for consumer in self.consumers.values():
             held = consumer.window.holder.in_flight
-            alone = [each for each in held if self.channel.pending.failures.get(each).only_alone]
+            alone = [each for each in held if self.channel.ledger.failures.get(each).only_alone]
             if alone and self.channel.effective.max_attempts:
                 lonely = [each for each in alone if self.channel.reserved.get(consumer.window) == each]
                 assert not lonely or len(held) == 1, "a message that is delivered alone has company"
@@ -317,7 +316,7 @@ class FailureMachine(RuleBasedStateMachine):
         self.settle()
 
     def count_failures(self, sequence: int) -> int:
-        return self.channel.pending.failures.get(sequence).failures
+        return self.channel.ledger.failures.get(sequence).failures
 
     def shortest_retry(self, sequence: int, verb: str) -> int:
         """The least time that a message waits which failed once more."""
@@ -491,7 +490,7 @@ class FailureMachine(RuleBasedStateMachine):
             self.not_before[sequence] = min(self.not_before[sequence], self.due_first.get(sequence, 0))
         for sequence in after | before:
             self.failures.pop(sequence, None)
-        for sequence, record in channel.pending.failures.records.items():
+        for sequence, record in channel.ledger.failures.records.items():
             self.failures[sequence] = record.failures
         self.edited = {each: body for each, body in self.edited.items() if each in letters or each in before & after}
 

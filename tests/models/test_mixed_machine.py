@@ -394,15 +394,15 @@ class MixedMachine(RuleBasedStateMachine):
             if not message.unsaved:
                 continue
             line = pending.get(sequence)
-            waits = sequence in channel.pending.deferred.sequences()
-            ahead = line is not None or waits or sequence in channel.pending.requeued or sequence >= channel.cursor
+            waits = sequence in channel.ledger.deferred.sequences()
+            ahead = line is not None or waits or sequence in channel.ledger.ready or sequence >= channel.cursor
             gone = sequence not in there
             assert ahead or gone or message.finished, f"{sequence} is lost: {message}"
             message.finished, message.deleted = not ahead, gone
             message.owner = line[1].decode() or None if line else None
             message.deliveries = line[3] if line else 0
-            message.parked = line is not None and sequence in channel.pending.holders.named.get("", _NOBODY).in_flight
-            message.due = channel.pending.deferred.due(sequence) if waits else None  # a delay may begin again
+            message.parked = line is not None and sequence in channel.ledger.named.get("", _NOBODY).in_flight
+            message.due = channel.ledger.deferred.due(sequence) if waits else None  # a delay may begin again
         self.saved()
 
     # --- what always holds ---------------------------------------------------------------------------------------

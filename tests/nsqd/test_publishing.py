@@ -151,7 +151,7 @@ async def test_an_http_publish_with_a_delay_waits_in_the_channel() -> None:
     await node.ask("POST", "/pub?topic=t&defer=%2B0060000", b"x")
 
     channel = node.broker.existing_channel("t", "c")
-    assert (channel.depth, len(channel.pending.deferred)) == (0, 1)
+    assert (channel.depth, len(channel.ledger.deferred)) == (0, 1)
 
 
 async def test_the_answer_that_makes_a_topic_waits_until_lookupds_know_it() -> None:

@@ -115,7 +115,7 @@ def test_what_another_holds_stays_with_it_in_a_run_of_reqs(stage: Stage) -> None
 
     assert other.answers() == [b"E_REQ_FAILED REQ %b failed client does not own message" % identity(0)]
     assert list(owner.holder.in_flight) == [0]
-    assert len(stage.channel().pending.deferred) == 1
+    assert len(stage.channel().ledger.deferred) == 1
 
 
 def test_a_refused_batch_makes_no_topic(stage: Stage) -> None:

@@ -264,7 +264,7 @@ def test_a_deleted_deferred_message_never_comes() -> None:
 
     stage.pass_time(2 * SECOND)
     assert nsq.received() == []
-    assert len(stage.channel().pending.deferred) == 0
+    assert len(stage.channel().ledger.deferred) == 0
 
 
 # --- commands on what NSQ made -------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_every_command_is_answered_once_whatever_its_words_are(said: list[list[b
     for topic in stage.broker.topics.values():
         for channel in topic.channels.values():
             assert channel.depth >= 0
-            held = [sequence for holder in channel.pending.holders for sequence in holder.in_flight]
+            held = [sequence for holder in channel.ledger.holders for sequence in holder.in_flight]
             assert len(held) == len(set(held)), "a message has two holders"
 
 

@@ -13,8 +13,8 @@ from lapwing.broker.dead_letter_mover import DeadLetterMover
 from lapwing.broker.drain import Drain
 from lapwing.broker.growth import Growth
 from lapwing.broker.holds import Hold
+from lapwing.broker.ledger import Reason
 from lapwing.broker.options import Options
-from lapwing.broker.pending import Reason
 from lapwing.broker.read_stalls import ReadStalls
 from lapwing.broker.redrive import Redrives
 from lapwing.broker.settings_store import SettingsStore
@@ -198,7 +198,7 @@ class Broker:
             subscription, now=now, reason=reason, keep_in_flight=not self.options.requeue_on_disconnect
         )
         mine = channel.topic.channels.get(channel.name) is channel
-        used = channel.subscriptions or channel.pending.holders.named
+        used = channel.subscriptions or channel.ledger.named
         if channel.ephemeral and mine and not (channel.exiting or used):
             self.delete_channel(channel.topic.name, channel.name)
 

@@ -1,8 +1,8 @@
 """A channel of a topic: messages come in and go out, consumers answer, come and go, time passes, and orders from above.
 
 For a channel a message of the topic is exactly one of: ahead of the cursor (waiting for its first delivery), in flight
-with one holder, requeued, deferred, or finished. The middle three are in `pending`; a message below the cursor that is
-not there is finished.
+with one holder, requeued, deferred, or finished. The middle three are in its ledger; a message below the cursor that
+is not there is finished.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from lapwing.broker.dead_letter_link import DeadLetterLink
 from lapwing.broker.dead_letters import ATTEMPTS, EXPIRED, REJECTED
 from lapwing.broker.delivery_limits import limits_of, same_limits
 from lapwing.broker.failures import FailureCounts
-from lapwing.broker.holder import FATAL, PARKED, Holder
 from lapwing.broker.holds import FOREVER, Hold, Holds
 from lapwing.broker.latency import Latencies
-from lapwing.broker.pending import FAILURES, Pending, Reason
+from lapwing.broker.ledger import FAILURES, FATAL, PARKED, Holder, Ledger, Reason, State
 from lapwing.broker.retry import delay_after
 from lapwing.broker.settings import ChannelSettings, default_dead_topic
 from lapwing.broker.side_logged import SideLogged
-from lapwing.broker.skips import Bookmark, Run, Runs, SkippedRuns, runs_of, union
+from lapwing.broker.skips import Bookmark, Run, Runs, SkippedRuns, gaps, runs_of, union
 from lapwing.broker.subscription import Subscription, Window
 from lapwing.errors import CorruptChunk, CursorConflict, Exiting, OutOfRange, ReadFailed, TooManyConsumers
 from lapwing.log.segment import time_of
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from lapwing.broker.options import Options
     from lapwing.broker.topic import Topic
     from lapwing.log.journal import HolderState
+    from lapwing.log.reader import Reader
 
 LATEST: Final = 2**63 - 1  # ns; the latest time that the journal can keep
 _COPIED: Final = 200  # messages that are copied to a side log before others have their turn
@@ -67,13 +67,14 @@ class Channel:
         self.subscriptions: dict[Subscription, None] = {}  # the oldest first
         self.window_count = 0  # how many of them are windows
         self.reader = topic.log.reader(cursor)
+        self._again: Reader | None = None  # of messages that are delivered again
         self.ahead = SkippedRuns()
         self.finished_ahead = Runs()  # of those that it skips, the ones that are finished
         self.saved_ahead: list[Run] = []  # what of them is in the journal
         self.claimed_ahead: set[int] = set()  # of those that it skips, the ones that somebody has claimed or got
         self.side_logged = SideLogged(topic.store, name)
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
-        self.pending: Pending = Pending(
+        self.ledger: Ledger = Ledger(
             self.side_logged,
             self.latencies,
             max_timeout=options.max_msg_timeout,
@@ -117,13 +118,23 @@ class Channel:
         """The first sequence that was neither delivered nor skipped."""
         return self.reader.sequence
 
+    def state_of(self, sequence: int) -> State:
+        """Return where a message of the topic is for this channel."""
+        state = self.ledger.state_of(sequence)
+        if state is not None:
+            return state
+        fresh = gaps(self.cursor, self.topic.fanned_out, self.ahead.runs)
+        if any(start <= sequence < stop for start, stop in fresh) and sequence not in self.topic.deleted:
+            return State.AHEAD
+        return State.FINISHED
+
     @property
     def depth(self) -> int:
         """The number of messages that are ready to be delivered."""
         waiting = max(self.topic.fanned_out - self.reader.sequence, 0) - self.ahead.count
         if self.topic.deleted:
             waiting -= self._deleted_ahead()
-        return waiting + len(self.pending.requeued) + len(self.pending.alone)
+        return waiting + len(self.ledger.ready) + len(self.ledger.alone)
 
     def _deleted_ahead(self) -> int:
         """Return how many messages that wait for their first delivery are deleted."""
@@ -134,7 +145,7 @@ class Channel:
     @property
     def in_flight_count(self) -> int:
         """The number of messages in flight."""
-        return self.pending.holders.in_flight_count
+        return self.ledger.in_flight_count
 
     def waiting_bytes(self) -> int:
         """About how many bytes of messages wait for their first delivery."""
@@ -158,13 +169,13 @@ class Channel:
         side = self.side_logged
         if self.cursor < side.copied_below:
             side.copied_below = 0
-        low = self.pending.lowest(side.copied_below)
+        low = self.ledger.lowest(side.copied_below)
         return self.cursor if low is None else min(low, self.cursor)
 
     def oldest(self) -> int | None:
         """Return the lowest sequence that is not finished, if any is left."""
         self.pass_over()
-        low = self.pending.lowest()
+        low = self.ledger.lowest()
         if self.cursor < self.topic.fanned_out:
             return self.cursor if low is None else min(low, self.cursor)
         return low
@@ -191,6 +202,20 @@ class Channel:
         except (OutOfRange, CorruptChunk) as error:
             self.topic.report(f"channel {self.name}: message {sequence} cannot be delivered again: {error}")
             return None
+
+    def read_again(self, start: int, stop: int, max_bytes: int) -> tuple[bytes, int]:
+        """Return frames of the log from `start` on, and how many; none where they are not served. Raises `ReadFailed`.
+
+        A reader of its own stays where the last call ended: what is requeued comes mostly in order.
+        """
+        reader = self._again
+        if reader is None:
+            reader = self._again = self.topic.log.reader(start)
+        reader.seek(start)
+        try:
+            return reader.take(stop, stop - start, max_bytes)
+        except (OutOfRange, CorruptChunk):
+            return b"", 0
 
     def headed_frame(self, sequence: int) -> bytes | None:
         """Return the same with the headers of the message, if it has some. Raises `ReadFailed`."""
@@ -235,8 +260,8 @@ class Channel:
     def wait_first(self, sequence: int, *, until: int) -> None:
         """Defer a message that was never delivered; the cursor skips it."""
         self.ahead.add(sequence, sequence + 1)
-        self.pending.attempts[sequence] = 0
-        self.pending.deferred.defer(sequence, until=until)
+        self.ledger.attempts[sequence] = 0
+        self.ledger.deferred.defer(sequence, until=until)
         self.schedule(until)
 
     def pass_over(self) -> None:
@@ -268,7 +293,7 @@ class Channel:
 
     def finish(self, sequences: Iterable[int], *, now: int) -> list[int]:
         """Finish messages, whoever holds them; return those that were pending."""
-        finished = self.pending.finish(sequences, now=now)
+        finished = self.ledger.finish(sequences, now=now)
         self.note_ahead(finished)
         self.changed()
         return finished
@@ -287,7 +312,7 @@ class Channel:
 
     def finish_count(self, sequences: list[int], *, now: int) -> int:
         """Finish messages, whoever holds them; return how many were pending."""
-        count = self.pending.finish_count(sequences, now=now)
+        count = self.ledger.finish_count(sequences, now=now)
         if self.claimed_ahead:
             self._note_claimed()
         if self.subscriptions or self.sheds:
@@ -299,11 +324,11 @@ class Channel:
     def _note_claimed(self) -> None:
         """Note which of the messages that somebody has got ahead of the cursor are finished."""
         self.claimed_ahead = {sequence for sequence in self.claimed_ahead if sequence >= self.cursor}
-        self.note_ahead([sequence for sequence in self.claimed_ahead if sequence not in self.pending])
+        self.note_ahead([sequence for sequence in self.claimed_ahead if sequence not in self.ledger])
 
     def finish_run(self, block: bytes, holder: Holder, *, now: int) -> list[bytes]:
         """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
-        missing = self.pending.finish_run(block, self.topic.id_base, holder, now=now)
+        missing = self.ledger.finish_run(block, self.topic.id_base, holder, now=now)
         if self.claimed_ahead:
             self._note_claimed()
         self.changed()
@@ -320,20 +345,14 @@ class Channel:
         error: str = "",
     ) -> None:
         """Take a message back from its holder, ready at once or after `delay`. Raises `NotOwner`, `NotInFlight`."""
-        self.pending.take(sequence, holder)
+        self.ledger.take(sequence, holder)
         holder.requeued_count += 1
         self.requeue_count += 1
         self.give_back([sequence], reason, delay=delay, now=now, consumer=holder.name, error=error)
 
     def requeue_run(self, sequences: Sequence[int], holder: Holder, *, delay: int, now: int) -> list[int]:
         """Take messages back as `requeue` does, as far as `holder` holds them; return the places of the others."""
-        held, missing = holder.in_flight, []
-        taken: list[int] = []
-        for place, sequence in enumerate(sequences):
-            if held.pop(sequence, None) is None:
-                missing.append(place)
-            else:
-                taken.append(sequence)
+        taken, missing = self.ledger.take_run(sequences, holder)
         holder.requeued_count += len(taken)
         self.requeue_count += len(taken)
         if taken:
@@ -342,14 +361,13 @@ class Channel:
 
     def reject(self, sequence: int, holder: Holder, *, now: int, error: str = "") -> None:
         """Give a message up that its holder never wants again. Raises `NotOwner`, `NotInFlight`."""
-        self.pending.take(sequence, holder)
+        self.ledger.take(sequence, holder)
         self.give_up([sequence], REJECTED, now=now, consumer=holder.name, error=error)
 
     def touch(self, sequence: int, holder: Holder, *, timeout: int, now: int) -> None:
         """Give a holder more time for a message. Raises `NotOwner` or `NotInFlight`."""
-        self.pending.holders.check(sequence, holder)
-        self.pending.leases.touch(sequence, holder, timeout=timeout, now=now)
-        self.schedule(self.pending.leases.soonest)
+        self.ledger.touch(sequence, holder, timeout=timeout, now=now)
+        self.schedule(self.ledger.soonest)
 
     def claim(
         self,
@@ -362,13 +380,13 @@ class Channel:
         delivered: int | None = None,
         counted: bool = True,
     ) -> list[int]:
-        """Put pending messages in flight with `to`, whoever has them; return which. See `Pending.claim`."""
-        claimed = self.pending.claim(
+        """Put pending messages in flight with `to`, whoever has them; return which. See `Ledger.claim`."""
+        claimed = self.ledger.claim(
             sequences, to, now=now, min_idle=min_idle, timeout=timeout, delivered=delivered, counted=counted
         )
         if self.ahead.count:
             self.claimed_ahead.update(sequence for sequence in claimed if sequence >= self.cursor)
-        self.schedule(self.pending.leases.soonest)
+        self.schedule(self.ledger.soonest)
         self.changed()
         return claimed
 
@@ -389,7 +407,7 @@ class Channel:
         `delay` is what the consumer asked for, `consumer` its name, and `error` the error that it reported.
         """
         self._give_back(sequences, reason, now=now, delay=delay, consumer=consumer, error=error)
-        self.schedule(self.pending.deferred.next_due())
+        self.schedule(self.ledger.deferred.next_due())
         self.changed()
 
     def _give_back(
@@ -403,17 +421,16 @@ class Channel:
         error: str,
     ) -> None:
         """Count failures, then make messages ready again, defer them, have them delivered alone, or give them up."""
-        pending, behind = self.pending, self.topic.fanned_out
+        ledger, behind = self.ledger, self.topic.fanned_out
         if reason not in FAILURES:
-            pending.give_back(sequences, reason, now=now, behind=behind, delay=delay)
+            ledger.give_back(sequences, reason, now=now, behind=behind, delay=delay)
             return
         self.counts.failures += len(sequences)
-        failures, settings = pending.own_failures(), self.effective
+        failures, settings = ledger.own_failures(), self.effective
         lost, wall = reason is Reason.DISCONNECTED, now + self.topic.skew
         if not settings.max_attempts and not settings.retry_first:
-            for sequence in sequences:
-                failures.add(sequence, lost=lost, now=wall, error=error)
-            pending.give_back(sequences, reason, now=now, behind=behind, delay=delay)
+            failures.count(sequences, lost=lost, now=wall, error=error)
+            ledger.give_back(sequences, reason, now=now, behind=behind, delay=delay)
             return
         ready: list[int] = []
         hopeless: list[int] = []
@@ -421,16 +438,16 @@ class Channel:
             failure = failures.add(sequence, lost=lost, now=wall, error=error)
             if settings.max_attempts and failure.failures >= settings.max_attempts:
                 if failure.lost_only and not failure.only_alone:
-                    pending.wait_alone(sequence)
+                    ledger.wait_alone(sequence)
                 else:
                     hopeless.append(sequence)
                 continue
             wait = delay or delay_after(failure.failures, settings, self.random.random)
             if wait:
-                pending.give_back((sequence,), reason, now=now, delay=wait)
+                ledger.give_back((sequence,), reason, now=now, delay=wait)
             else:
                 ready.append(sequence)
-        pending.give_back(ready, reason, now=now, behind=behind)
+        ledger.give_back(ready, reason, now=now, behind=behind)
         if hopeless:
             self.give_up(hopeless, ATTEMPTS, now=now, consumer=consumer)
 
@@ -438,22 +455,22 @@ class Channel:
         self, sequences: Sequence[int], reason: str, *, now: int, consumer: str = "", error: str = ""
     ) -> None:
         """Give messages up that no holder has: they go to the dead-letter topic, or nowhere if the channel has none."""
-        pending = self.pending
+        ledger = self.ledger
         if not sequences:
             return
         if not self.dead_topic:
             self._drop(sequences, reason, now)
             return
-        failures = pending.own_failures()
+        failures = ledger.own_failures()
         for sequence in sequences:
             failures.doom(sequence, reason, error)
-        pending.move(sequences, now=now)
+        ledger.move(sequences, now=now)
         self.topic.mover.add(self, dict.fromkeys(sequences, consumer))
         self.changed()
 
     def _drop(self, sequences: Sequence[int], reason: str, now: int) -> None:
         for sequence in sequences:
-            self.pending.drop(sequence)
+            self.ledger.drop(sequence)
         self.note_ahead(sequences)
         self.counts.dead += len(sequences)
         self.changed()
@@ -468,34 +485,34 @@ class Channel:
 
     def expire(self, sequences: Sequence[int], *, now: int, fresh: bool) -> None:
         """Deal with messages that are too old to be delivered; `fresh` if they never were."""
-        pending = self.pending
+        ledger = self.ledger
         self.counts.expired += len(sequences)
         if self.effective.expired_to_dead and self.dead_topic:
             if fresh:
-                pending.attempts.update(dict.fromkeys(sequences, 0))
+                ledger.attempts.update(dict.fromkeys(sequences, 0))
             for sequence in sequences:
-                pending.remove_waiting(sequence)
+                ledger.remove_waiting(sequence)
             self.give_up(sequences, EXPIRED, now=now)
             return
         if not fresh:
             for sequence in sequences:
-                pending.drop(sequence)
+                ledger.drop(sequence)
         self.changed()
 
     def resume(self, sequences: Iterable[int], *, now: int) -> None:
         """Move messages on that were given up before: they waited, or the broker was restarted meanwhile."""
-        pending = self.pending
+        ledger = self.ledger
         by_reason: dict[str, list[int]] = {}
         for sequence in sequences:
-            by_reason.setdefault(pending.failures.get(sequence).doom, []).append(sequence)
+            by_reason.setdefault(ledger.failures.get(sequence).doom, []).append(sequence)
         for reason, doomed in by_reason.items():
             self.give_up(doomed, reason, now=now)
 
     def refuse(self, sequences: Iterable[int], *, now: int) -> None:
         """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
-        pending = self.pending
-        pending.refuse_move(sequences, now=now, delay=max(self.effective.retry_max, _REFUSED))
-        self.schedule(pending.deferred.next_due())
+        ledger = self.ledger
+        ledger.refuse_move(sequences, now=now, delay=max(self.effective.retry_max, _REFUSED))
+        self.schedule(ledger.deferred.next_due())
         self.changed()
 
     def retry_letter(self, sequence: int, *, now: int) -> None:
@@ -503,7 +520,7 @@ class Channel:
 
         After too many failures it is tried again with the longest delay; one that nobody wants any more is finished.
         """
-        failures = self.pending.own_failures()
+        failures = self.ledger.own_failures()
         if failures.get(sequence).doom == ATTEMPTS:
             failures.pardon(sequence)
             self.refuse([sequence], now=now)
@@ -521,15 +538,15 @@ class Channel:
             raise TooManyConsumers(f"consumers for {self.topic.name}:{self.name} exceeds limit of {limit}")
         self.subscriptions[subscription] = None
         self.window_count += isinstance(subscription, Window)
-        self.pending.holders.attach(subscription.holder)
-        if PARKED in self.pending.holders.named and isinstance(subscription, Window):
-            self._unpark(self.pending.holders.named[PARKED])
+        self.ledger.attach(subscription.holder)
+        if PARKED in self.ledger.named and isinstance(subscription, Window):
+            self._unpark(self.ledger.named[PARKED])
         if subscription.room > 0:
             self.mark_ready(self)
 
     def _unpark(self, parked: Holder) -> None:
         """Requeue the messages that wait for a claim: a consumer has come that cannot claim."""
-        attempts = self.pending.attempts
+        attempts = self.ledger.attempts
         ready = [sequence for sequence in sorted(parked.in_flight) if attempts.get(sequence) != FATAL]
         for sequence in ready:
             del parked.in_flight[sequence]
@@ -546,19 +563,19 @@ class Channel:
             return
         self.window_count -= isinstance(subscription, Window)
         holder = subscription.holder
-        self.pending.holders.detach(holder)
+        self.ledger.detach(holder)
         if not (holder.named or holder.attached or (keep_in_flight and not self.exiting)):
-            self.give_back(self.pending.take_all(holder), reason, now=now, consumer=holder.name)
+            self.give_back(self.ledger.take_all(holder), reason, now=now, consumer=holder.name)
 
     def named_holder(self, name: str) -> Holder:
         """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
-        if name not in self.pending.holders.named:
+        if name not in self.ledger.named:
             self.changed()
-        return self.pending.holders.by_name(name)
+        return self.ledger.by_name(name)
 
     def drop_holder(self, name: str, *, now: int) -> int:
         """Remove a named holder, and finish everything it holds; return how many messages that were."""
-        finished = self.pending.drop_holder(name, now=now)
+        finished = self.ledger.drop_holder(name, now=now)
         self.note_ahead(finished)
         self.changed()
         return len(finished)
@@ -574,16 +591,16 @@ class Channel:
             self.schedule(self.holds.next_end())
         if self.limits is not None:
             self.mark_ready(self)  # the rate may allow more by now
-        for holder, late in self.pending.expire(now):
+        for holder, late in self.ledger.expire(now):
             self.timeout_count += len(late)
             self.give_back(late, Reason.TIMED_OUT, now=now, consumer=holder.name)
-        ripe = self.pending.ripen(now, behind=self.topic.fanned_out)
+        ripe = self.ledger.ripen(now, behind=self.topic.fanned_out)
         if ripe:
             self.changed()
-            if self.pending.failures.records:
-                self.resume([each for each in ripe if self.pending.failures.get(each).doom], now=now)
-        self.schedule(self.pending.leases.next_deadline())
-        self.schedule(self.pending.deferred.next_due())
+            if self.ledger.failures.records:
+                self.resume([each for each in ripe if self.ledger.failures.get(each).doom], now=now)
+        self.schedule(self.ledger.next_deadline())
+        self.schedule(self.ledger.deferred.next_due())
 
     def schedule(self, due: int | None) -> None:
         """Have `scan` called at that time, if not before."""
@@ -645,7 +662,7 @@ class Channel:
 
     def empty(self, *, keep: Collection[int] = ()) -> None:
         """Finish every message of the channel; the copies of `keep` stay in the side log."""
-        self.pending.clear(keep=keep)
+        self.ledger.clear(keep=keep)
         self.ahead.clear()
         self.finished_ahead.clear()
         self.claimed_ahead.clear()
@@ -662,24 +679,24 @@ class Channel:
         log = self.topic.log
         sequence = min(sequence, self.topic.fanned_out)
         if sequence >= self.cursor or self._passed_over_from(sequence):
-            self.pending.finish_below(sequence)
+            self.ledger.finish_below(sequence)
             self.reader.seek(max(sequence, self.cursor, log.first))
         elif back:
             sequence = max(sequence, log.first)
             skips = self.find_skips(sequence)  # first: when the disk cannot be read, nothing has changed
             self.side_logged.flush()
             copied = self.side_logged.sequences
-            kept = {each for each in self.pending.sequences() if each >= sequence and each in copied}
+            kept = {each for each in self.ledger.sequences() if each >= sequence and each in copied}
             self.empty(keep=kept)
             self.reader.seek(sequence)
             self.skip(skips)
-            kept.difference_update(self.pending.sequences())
+            kept.difference_update(self.ledger.sequences())
             self.ahead.merge(runs_of(kept))
-            self.pending.give_back(sorted(kept), Reason.RETURNED, now=0)
+            self.ledger.give_back(sorted(kept), Reason.RETURNED, now=0)
         else:
             raise CursorConflict(f"the cursor of {self.topic.name}/{self.name} is at {self.cursor}, past {sequence}")
         self.pass_over()
-        self.schedule(self.pending.deferred.next_due())
+        self.schedule(self.ledger.deferred.next_due())
         self.quiet_until = 0  # the move is journaled at once
         self.changed()
 
@@ -694,11 +711,11 @@ class Channel:
         if sequence < before:
             self.side_logged.flush()
             self.overlap = max(self.overlap, before)
-            pending, copied = self.pending, self.side_logged.sequences
-            for ready in [ready for ready in pending.requeued if ready >= sequence and ready not in copied]:
-                pending.requeued.remove(ready)
+            ledger, copied = self.ledger, self.side_logged.sequences
+            for ready in [ready for ready in ledger.ready if ready >= sequence and ready not in copied]:
+                ledger.ready.remove(ready)
             self.claimed_ahead = {each for each in copied if each >= sequence and self._differs(each)}
-            waiting = [*pending.deferred.sequences(), *pending.alone, *pending.requeued, *self.claimed_ahead]
+            waiting = [*ledger.deferred.sequences(), *ledger.alone, *ledger.ready, *self.claimed_ahead]
             skipped = runs_of(each for each in waiting if sequence <= each < before)
             self.ahead.merge(union(skipped, self.topic.emptied.since(sequence)))
         self.reader.seek(sequence)
@@ -752,26 +769,26 @@ class Channel:
         """Put a message in flight with `holder`, whatever became of it before."""
         if sequence >= self.cursor:
             self.overlap = max(self.overlap, sequence + 1)
-        self.pending.disown(range(sequence, sequence + 1))
+        self.ledger.disown(range(sequence, sequence + 1))
         self.side_logged.notice([sequence])
-        self.pending.holders[holder] = None
-        self.pending.leases.hold([sequence], holder, timeout=None, delivered=delivered)
+        self.ledger.holders[holder] = None
+        self.ledger.hold([sequence], holder, timeout=None, delivered=delivered)
         self.changed()
 
     def _passed_over_from(self, sequence: int) -> bool:
         """Return whether the cursor has only jumped over [sequence, cursor): all of it was deferred, not delivered."""
         count = self.cursor - sequence
-        pending = self.pending
-        if len(pending.attempts) + len(pending.deferred) < count:
+        ledger = self.ledger
+        if len(ledger.attempts) + len(ledger.deferred) < count:
             return False
-        return all(pending.deliveries(each) == 0 for each in range(sequence, self.cursor))
+        return all(ledger.deliveries(each) == 0 for each in range(sequence, self.cursor))
 
     def take_back(self, sequences: Iterable[int], *, now: int, dues: Mapping[int, int] = MappingProxyType({})) -> None:
         """Make finished messages below the cursor ready again, as far as they can still be read.
 
         The messages in `dues` are deferred until then.
         """
-        unfinished, copied = set(self.pending.sequences()), self.side_logged.sequences
+        unfinished, copied = set(self.ledger.sequences()), self.side_logged.sequences
         first = self.topic.log.first
         there = [each for each in sequences if each not in unfinished and (each >= first or each in copied)]
         early = [each for each in there if dues.get(each, 0) > now]
@@ -793,7 +810,7 @@ class Channel:
         side = self.side_logged
         looked = size = 0
         while side.copied_below < below:
-            some = self.pending.between(side.copied_below, below, _COPIED)
+            some = self.ledger.between(side.copied_below, below, _COPIED)
             frames = []
             for sequence in some:
                 if sequence in side.sequences or sequence in self.topic.deleted:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker import notes
 from lapwing.broker.channel import LATEST, Channel
-from lapwing.broker.pending import Reason
+from lapwing.broker.ledger import Reason
 from lapwing.broker.skips import Runs, runs_of
 from lapwing.log.datapath import folder
 from lapwing.log.journal import HeldRun, HolderState
 
 if TYPE_CHECKING:
-    from lapwing.broker.holder import Holder
+    from lapwing.broker.ledger import Holder
     from lapwing.log.journal import ChannelState, Journal
 
 SAVING: Final = 5_000  # ns until the next save per unfinished message that was saved
@@ -26,26 +26,26 @@ DOOR: Final = "door"  # the note that keeps what a door knows of a channel or a 
 
 def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     """Save the state of a channel to its topic's journal."""
-    pending = channel.pending
-    pending.leases.next_deadline()  # drops settled leases
-    added, removed = pending.deferred.changes()
+    ledger = channel.ledger
+    ledger.next_deadline()  # drops settled leases
+    added, removed = ledger.deferred.changes()
     if removed:
         journal.deferred(channel.name, [], removed)  # first: a message may have been deferred again
     if added:
-        deliveries = pending.deliveries
+        deliveries = ledger.deliveries
         deferrals = [(each, min(due, LATEST), deliveries(each)) for each, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
-    if pending.failures.records or pending.failures.changed:
-        journal.failures(channel.name, *pending.failures.changes())
+    if ledger.failures.records or ledger.failures.changed:
+        journal.failures(channel.name, *ledger.failures.changes())
     for key, value in notes.changed(channel):
         journal.note(channel.name, key, value)
-    unfinished = [*pending.requeued, *pending.alone]
-    for holder in pending.holders:
+    unfinished = [*ledger.ready, *ledger.alone]
+    for holder in ledger.holders:
         if not holder.named:
             unfinished.extend(holder.in_flight)
-    tried = {sequence: pending.attempts[sequence] for sequence in unfinished if sequence in pending.attempts}
+    tried = {sequence: ledger.attempts[sequence] for sequence in unfinished if sequence in ledger.attempts}
     journal.progress(channel.name, channel.cursor, runs_of(unfinished), tried)
-    if pending.holders.named or channel.saved_holders:
+    if ledger.named or channel.saved_holders:
         _save_holders(channel, journal)
     if channel.door_state != channel.saved_state:
         journal.note(channel.name, DOOR, json.dumps(channel.door_state).encode() if channel.door_state else b"")
@@ -56,13 +56,13 @@ def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
         journal.note(channel.name, AHEAD, json.dumps({"runs": channel.saved_ahead}).encode())
     channel.dirty = False
     if now is not None:
-        count = len(unfinished) + sum(len(holder.in_flight) for holder in pending.holders.named.values())
+        count = len(unfinished) + sum(len(holder.in_flight) for holder in ledger.named.values())
         channel.quiet_until = now + count * SAVING
 
 
 def _save_holders(channel: Channel, journal: Journal) -> None:
     """Save the named holders that are not as the journal has them: who holds which messages, since when."""
-    named, saved = channel.pending.holders.named, channel.saved_holders
+    named, saved = channel.ledger.named, channel.saved_holders
     for name in saved.keys() - named.keys():
         journal.drop_holder(channel.name, name)
         del saved[name]
@@ -75,7 +75,7 @@ def _save_holders(channel: Channel, journal: Journal) -> None:
 
 def _holder_state(channel: Channel, holder: Holder) -> HolderState:
     """Return what the journal keeps of a holder; its times are the broker's."""
-    attempts = channel.pending.attempts
+    attempts = channel.ledger.attempts
     runs: list[HeldRun] = []
     for sequence in sorted(holder.in_flight):
         delivered = holder.in_flight[sequence].delivered
@@ -94,7 +94,7 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
     Deadlines are those of the broker's time, which continues. No message is deferred for longer than `longest` from now
     on, in case it could not.
     """
-    log, pending = channel.topic.log, channel.pending
+    log, ledger = channel.topic.log, channel.ledger
     latest = now + longest
     channel.reader.seek(min(max(state.cursor, log.first), log.end))
     channel.side_logged.open()
@@ -108,35 +108,35 @@ def restore(channel: Channel, state: ChannelState, *, now: int, longest: int) ->
             return False
         return (sequence >= log.first and sequence not in log.lost) or sequence in copied
 
-    pending.attempts.update((each, attempts) for each, attempts in state.attempts.items() if there(each))
+    ledger.attempts.update((each, attempts) for each, attempts in state.attempts.items() if there(each))
     _restore_holders(channel, state.holders, there, now)
     channel.door_state = read_note(state.notes.get(DOOR, b""))
     channel.saved_state = dict(channel.door_state)
-    held = {sequence for holder in pending.holders.named.values() for sequence in holder.in_flight}
+    held = {sequence for holder in ledger.named.values() for sequence in holder.in_flight}
     ready = {sequence for start, stop in state.unfinished for sequence in range(start, min(stop, channel.cursor))}
     ready |= set(unknown) - state.deferred.keys()
     again = [sequence for sequence in sorted(ready - held) if there(sequence)]
-    pending.give_back(again, Reason.RESTARTED, now=now)
+    ledger.give_back(again, Reason.RESTARTED, now=now)
     # deferred messages that were ready, and that the cursor has not passed yet, are not deferred again
     runs = [range(max(start, channel.cursor), stop) for start, stop in state.unfinished]
     due = {sequence: now for run in runs for sequence in run if there(sequence)}
     due |= {sequence: min(until, latest) for sequence, until in state.deferred.items() if there(sequence)}
     for sequence in due:
-        pending.attempts.setdefault(sequence, 0)
+        ledger.attempts.setdefault(sequence, 0)
     waiting = {sequence: until for sequence, until in due.items() if sequence < channel.cursor}
-    pending.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
+    ledger.deferred.restore(waiting, gone=state.deferred.keys() - due.keys())
     channel.saved_ahead = [(start, stop) for start, stop in read_note(state.notes.get(AHEAD, b"")).get("runs", [])]
     channel.finished_ahead = Runs((start, min(stop, log.end)) for start, stop in channel.saved_ahead)
     channel.finished_ahead.drop_below(channel.cursor)
     settled = [*channel.finished_ahead.runs, *runs_of(sequence for sequence in held if sequence >= channel.cursor)]
     channel.skip(channel.find_skips(channel.cursor, due, settled, begin=now))
-    channel.side_logged.leave([sequence for sequence in copied if sequence not in pending])
+    channel.side_logged.leave([sequence for sequence in copied if sequence not in ledger])
     if state.failures:
-        pending.own_failures().restore(state.failures, pending.sequences())
-        for sequence in set(again).difference(pending.keep_alone(again)):
-            pending.requeued.remove(sequence)
+        ledger.own_failures().restore(state.failures, ledger.sequences())
+        for sequence in set(again).difference(ledger.keep_alone(again)):
+            ledger.ready.remove(sequence)
     notes.restore(channel, state.notes)
-    channel.schedule(pending.deferred.next_due())
+    channel.schedule(ledger.deferred.next_due())
     channel.dirty = True
 
 
@@ -144,16 +144,16 @@ def _restore_holders(
     channel: Channel, states: dict[str, HolderState], there: Callable[[int], bool], now: int
 ) -> None:
     """Create the named holders as they were saved, with the messages that are still `there`."""
-    pending = channel.pending
+    ledger = channel.ledger
     for name, state in states.items():
-        holder = pending.holders.by_name(name)
+        holder = ledger.by_name(name)
         holder.seen = min(state.seen, now)
         holder.active = min(state.active, now)
         for run in state.runs:
             held = [sequence for sequence in range(run.start, run.stop) if there(sequence)]
-            pending.leases.hold(held, holder, timeout=None, delivered=min(run.delivered, now))
+            ledger.hold(held, holder, timeout=None, delivered=min(run.delivered, now))
             if run.deliveries != 1:
-                pending.attempts.update(dict.fromkeys(held, run.deliveries))
+                ledger.attempts.update(dict.fromkeys(held, run.deliveries))
             if held:
                 channel.overlap = max(channel.overlap, held[-1] + 1)
     channel.saved_holders = dict(states)
@@ -183,15 +183,15 @@ def _report_lost(channel: Channel, state: ChannelState) -> None:
 
 def wait_in_doubt(channel: Channel, doubtful: Iterable[int], *, until: int) -> int:
     """Deliver none of these messages before `until`; return how many of them are pending."""
-    pending = channel.pending
+    ledger = channel.ledger
     count = 0
     for sequence in sorted(doubtful):
-        due = pending.deferred.due(sequence)
-        if due is None and not pending.remove_waiting(sequence):
+        due = ledger.deferred.due(sequence)
+        if due is None and not ledger.remove_waiting(sequence):
             continue
-        pending.deferred.defer(sequence, until=max(due or 0, until))
+        ledger.deferred.defer(sequence, until=max(due or 0, until))
         count += 1
-    channel.schedule(pending.deferred.next_due())
+    channel.schedule(ledger.deferred.next_due())
     return count
 
 

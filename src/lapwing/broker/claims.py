@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing.broker import delivery
 from lapwing.broker.dead_letters import REJECTED
-from lapwing.broker.pending import Reason
+from lapwing.broker.ledger import Reason
 from lapwing.errors import NoSuchHolder
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def claim(
     A former holder can no longer answer for them. A claim counts as no failure. `delay` (ns) is for "defer", `error`
     for "reject", and `to` names the consumer that gets what is made ready.
     """
-    pending, wanted = channel.pending, list(dict.fromkeys(sequences))
-    if to and to in pending.holders.named:
-        claimed = channel.claim(wanted, pending.holders.named[to], now=now)
+    ledger, wanted = channel.ledger, list(dict.fromkeys(sequences))
+    if to and to in ledger.named:
+        claimed = channel.claim(wanted, ledger.named[to], now=now)
     elif action == "finish":
         claimed = channel.finish(_free(channel, wanted), now=now)
     else:
         receiver = _receiver(channel, to) if to else None
-        claimed = pending.take_pending(wanted)
+        claimed = ledger.take_pending(wanted)
         if action == "reject":
             channel.give_up(claimed, REJECTED, now=now, error=error)
         else:
@@ -53,7 +53,7 @@ def claim(
 
 def _free(channel: Channel, sequences: list[int]) -> list[int]:
     """Return the messages that are not on their way to the dead-letter topic."""
-    mover = channel.pending.holders.mover
+    mover = channel.ledger.mover
     return sequences if mover is None else [each for each in sequences if each not in mover.in_flight]
 
 

@@ -68,7 +68,7 @@ class DeadLetterMover:
         return [
             f"dead letters of {channel.topic.name}/{channel.name} wait: {reason}"
             for channel, reason in self._refused.items()
-            if not channel.exiting and channel.pending.failures.doomed()
+            if not channel.exiting and channel.ledger.failures.doomed()
         ]
 
     def settled_end(self, log: TopicLog) -> int:
@@ -116,7 +116,7 @@ class DeadLetterMover:
         kept = _headers(channel, consumers)
         headers = _LetterHeaders(channel, self._broker.node_name, at=now + self._broker.skew)
         causes: dict[_CauseKey, bytes] = {}
-        failures, attempts, deleted = channel.pending.failures, channel.pending.attempts, channel.topic.deleted
+        failures, attempts, deleted = channel.ledger.failures, channel.ledger.attempts, channel.topic.deleted
         done: set[int] = set()
         moved: list[int] = []
         bodies: list[bytes] = []
@@ -210,8 +210,8 @@ class DeadLetterMover:
             elif channel.cursor <= sequence < channel.topic.fanned_out:  # its delivery was not saved either
                 channel.finish_ahead([(sequence, sequence + 1)])
                 channel.counts.dead += 1
-        pending = channel.pending
-        doomed = [each for each in pending.failures.doomed() if pending.requeued.remove(each)]
+        ledger = channel.ledger
+        doomed = [each for each in ledger.failures.doomed() if ledger.ready.remove(each)]
         if doomed:
             channel.resume(doomed, now=now)
 
@@ -249,7 +249,7 @@ def _is_copy(channel: Channel, sequence: int, log: TopicLog, extra: Extra) -> bo
 
 def _next(channel: Channel, waiting: deque[tuple[int, str]], most: int) -> dict[int, str]:
     """Take up to `most` of the messages that wait and that were not finished meanwhile, and who held them last."""
-    mover = channel.pending.holders.mover
+    mover = channel.ledger.mover
     moving = mover.in_flight if mover is not None else {}
     batch: dict[int, str] = {}
     while waiting and len(batch) < most:

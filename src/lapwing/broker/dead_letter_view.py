@@ -32,7 +32,7 @@ def waiting_runs(channel: Channel, start: int = 0) -> Iterator[Run]:
     """Yield the sequences of a channel that are neither finished nor deleted, as rising runs, about from `start` on."""
     begin = max(channel.cursor, channel.topic.log.first, start)
     fresh = each_gap(begin, channel.topic.fanned_out, channel.ahead.runs_from(begin))
-    runs = merge(runs_of(channel.pending.sequences()), fresh)
+    runs = merge(runs_of(channel.ledger.sequences()), fresh)
     deleted = channel.topic.deleted
     return (live for run in runs for live in deleted.live(*run)) if deleted else runs
 
@@ -82,9 +82,9 @@ def _letter(channel: Channel, sequence: int, headers: dict[str, str]) -> DeadLet
             body = channel.topic.log.frame(sequence)[kernel.HEAD :]
     except (OutOfRange, CorruptChunk):
         return None
-    return DeadLetter(sequence, headers, body, channel.pending.holders.of(sequence) is not None)
+    return DeadLetter(sequence, headers, body, channel.ledger.holder_of(sequence) is not None)
 
 
 def counted(channel: Channel) -> int:
     """Return how many messages of a channel are not finished."""
-    return channel.depth + channel.in_flight_count + len(channel.pending.deferred)
+    return channel.depth + channel.in_flight_count + len(channel.ledger.deferred)

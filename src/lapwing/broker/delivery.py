@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
-from lapwing.broker.holder import FATAL
+from lapwing.broker.ledger import FATAL
 from lapwing.broker.skips import runs_of
 from lapwing.broker.subscription import Credit, Subscription
 from lapwing.errors import OutOfRange, ReadFailed
@@ -14,7 +14,7 @@ from lapwing.log.segment import time_of
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
-    from lapwing.broker.holder import Holder
+    from lapwing.broker.ledger import Holder
 
 SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
 EXPIRED_AT_ONCE: Final = 500  # messages of a channel that are found too old before others have their turn
@@ -22,7 +22,7 @@ EXPIRED_AT_ONCE: Final = 500  # messages of a channel that are found too old bef
 
 def deliver(channel: Channel, now: int) -> None:
     """Deliver ready messages to the subscriptions with room: evenly to windows, oldest first to credits."""
-    alone, limits = channel.pending.alone, channel.limits
+    alone, limits = channel.ledger.alone, channel.limits
     if alone or channel.reserved:
         most = len(alone) if limits is None else limits.allowance(channel, len(alone), now=now)
         took = _deliver_alone(channel, most, now)
@@ -89,11 +89,11 @@ def take_fresh(channel: Channel, holder: Holder, count: int, *, now: int) -> tup
     """
     if channel.stands_still(now):
         return None
-    pending, reader, topic = channel.pending, channel.reader, channel.topic
+    ledger, reader, topic = channel.ledger, channel.reader, channel.topic
     first = reader.sequence
     if channel.limits is not None or channel.latencies is not None or channel.effective.message_ttl:
         return None
-    if channel.ahead.count or pending.requeued or topic.deleted.total or first < channel.overlap:
+    if channel.ahead.count or ledger.ready or topic.deleted.total or first < channel.overlap:
         return None
     try:
         span = reader.span(topic.fanned_out, count, SLICE)
@@ -101,7 +101,7 @@ def take_fresh(channel: Channel, holder: Holder, count: int, *, now: int) -> tup
         return None
     _, at, after, taken = span
     if after > at:
-        pending.leases.deliver(range(first, first + taken), holder, timeout=None, now=now)
+        ledger.deliver(range(first, first + taken), holder, timeout=None, now=now)
         holder.delivered_count += taken
         channel.delivered[0] += taken
         channel.journal_later()
@@ -113,15 +113,15 @@ def hand_over(channel: Channel, sequences: Sequence[int], subscription: Subscrip
     for sequence in sequences:
         if subscription.room <= 0:
             break
-        if sequence in channel.pending.requeued:
+        if sequence in channel.ledger.ready:
             _redeliver(channel, sequence, subscription, now)
-            channel.pending.requeued.remove(sequence)
+            channel.ledger.ready.remove(sequence)
     _delivered(channel)
 
 
 def _delivered(channel: Channel) -> None:
     channel.journal_later()
-    channel.schedule(channel.pending.leases.soonest)
+    channel.schedule(channel.ledger.soonest)
 
 
 def _with_room(channel: Channel, waiting: int) -> list[Subscription]:
@@ -158,7 +158,7 @@ def _in_turn(channel: Channel, ready: list[Subscription]) -> list[Subscription]:
 
 def _give(channel: Channel, subscription: Subscription, count: int, now: int) -> None:
     """Deliver up to `count` messages to one subscription: requeued ones when it is their turn, else fresh ones."""
-    requeued, ahead, reader = channel.pending.requeued, channel.ahead, channel.reader
+    again, ahead, reader = channel.ledger.ready, channel.ahead, channel.reader
     deleted = channel.topic.deleted
     enough = channel.counts.expired + EXPIRED_AT_ONCE
     while count > 0 and subscription.room > 0 and channel.counts.expired < enough:
@@ -166,11 +166,10 @@ def _give(channel: Channel, subscription: Subscription, count: int, now: int) ->
             channel.pass_over()
         cursor = reader.sequence
         stop = channel.topic.fanned_out
-        if requeued and (first := requeued.first()) is not None:
-            sequence, behind = first
+        if again and (first := again.first()) is not None:
+            behind = first[1]
             if behind <= cursor:
-                count -= _redeliver(channel, sequence, subscription, now)
-                requeued.remove(sequence)  # only now: a failed read leaves it where it is
+                count -= _redeliver_run(channel, subscription, count, now)
                 continue
             stop = min(stop, behind)
         stop = ahead.clear_until(stop)
@@ -202,11 +201,11 @@ def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, coun
         except ReadFailed:
             reader.seek(run.start)
             raise
-    holder, leases = subscription.holder, channel.pending.leases
+    holder, ledger = subscription.holder, channel.ledger
     for run in runs:
         if run.start < channel.overlap:
-            channel.pending.disown(run, holder)
-        leases.deliver(run, holder, timeout=subscription.timeout, now=now)
+            ledger.disown(run, holder)
+        ledger.deliver(run, holder, timeout=subscription.timeout, now=now)
     given = sum(map(len, runs))
     holder.delivered_count += given
     channel.delivered[subscription.locality] += given
@@ -256,7 +255,7 @@ def _deliver_alone(channel: Channel, most: int, now: int) -> int:
     and only one of them may be to blame.
     """
     left = most
-    alone, reserved = channel.pending.alone, channel.reserved
+    alone, reserved = channel.ledger.alone, channel.reserved
     for subscription, sequence in list(reserved.items()):
         answered = sequence is not None and sequence not in subscription.holder.in_flight
         over = answered or (sequence is None and not alone)
@@ -288,27 +287,67 @@ def _reserve(channel: Channel, subscription: Subscription, sequence: int | None)
     subscription.reserved = True
 
 
+def _redeliver_run(channel: Channel, subscription: Subscription, count: int, now: int) -> int:
+    """Deliver again what is first of the ready messages, a run of the log at a time; return how many were given."""
+    ledger = channel.ledger
+    ready = ledger.ready
+    if _looked_at_one_by_one(channel, subscription):
+        first = ready.first_run(channel.cursor, 1)[0]
+        given = _redeliver(channel, first, subscription, now)
+        ready.remove(first)  # only now: a failed read leaves it where it is
+        return given
+    run = ready.first_run(channel.cursor, min(count, subscription.room))
+    frames, taken = channel.read_again(run[0], run[-1] + 1, SLICE)
+    if not frames:
+        given = _redeliver(channel, run[0], subscription, now)  # it is lost, which is reported there
+        ready.remove(run[0])
+        return given
+    run = run[:taken]
+    for sequence in run:
+        ready.remove(sequence)
+    if run[-1] >= channel.cursor:
+        channel.claimed_ahead.update(run)
+    holder = subscription.holder
+    ledger.deliver(range(run[0], run[-1] + 1), holder, timeout=subscription.timeout, now=now)
+    holder.delivered_count += taken
+    channel.delivered[subscription.locality] += taken
+    subscription.give(kernel.with_each_attempts(frames, ledger.count_deliveries(run)), taken)
+    return taken
+
+
+def _looked_at_one_by_one(channel: Channel, subscription: Subscription) -> bool:
+    """Return whether more than the log decides which of the ready messages are delivered, and as which bytes."""
+    return bool(
+        subscription.sample_rate
+        or subscription.headers
+        or channel.latencies is not None
+        or channel.effective.message_ttl
+        or channel.topic.deleted
+        or channel.side_logged.sequences
+    )
+
+
 def _redeliver(channel: Channel, sequence: int, subscription: Subscription, now: int) -> int:
     """Deliver one message again, rebuilt with its attempts; return 1, or 0 when it is gone for good."""
-    pending, holder = channel.pending, subscription.holder
+    ledger, holder = channel.ledger, subscription.holder
     find = channel.headed_frame if subscription.headers else channel.frame
     frame = find(sequence) if not channel.is_gone(sequence) else None
     if frame is None:
-        pending.drop(sequence)
+        ledger.drop(sequence)
         return 0
     if subscription.sample_rate and channel.random.randrange(100) > subscription.sample_rate:
         channel.discarded_count += 1
-        pending.drop(sequence)
+        ledger.drop(sequence)
         channel.note_ahead([sequence])
         return 0
     if channel.effective.message_ttl and time_of(frame) < _oldest(channel, now):
         channel.expire([sequence], now=now, fresh=False)
         return 0
-    attempts = pending.attempts[sequence] = min(pending.attempts.get(sequence, 1) + 1, FATAL)
+    attempts = ledger.attempts[sequence] = min(ledger.attempts.get(sequence, 1) + 1, FATAL)
     if sequence >= channel.cursor:
         channel.claimed_ahead.add(sequence)
     run = range(sequence, sequence + 1)
-    pending.leases.deliver(run, holder, timeout=subscription.timeout, now=now)
+    ledger.deliver(run, holder, timeout=subscription.timeout, now=now)
     if channel.latencies is not None:
         channel.latencies.stamp(frame, [0], run, [0], skew=channel.topic.skew)
     holder.delivered_count += 1

@@ -52,7 +52,7 @@ class DeliveryLimits:
     def allowance(self, channel: Channel, waiting: int, *, now: int) -> int:
         """Return how many of the waiting messages may be delivered now."""
         if self._most:
-            waiting = max(min(waiting, self._most - channel.pending.holders.with_consumers), 0)
+            waiting = max(min(waiting, self._most - channel.ledger.with_consumers), 0)
         if self._bucket is not None and (allowed := self._bucket.available(now)) < waiting:
             channel.counts.throttled += 1
             return allowed

@@ -93,5 +93,5 @@ class Drain:
 def unfinished(topic: Topic) -> int:
     """Return how many messages of a topic some channel, or no channel yet, has still to deal with."""
     return topic.depth + sum(
-        channel.depth + channel.in_flight_count + len(channel.pending.deferred) for channel in topic.channels.values()
+        channel.depth + channel.in_flight_count + len(channel.ledger.deferred) for channel in topic.channels.values()
     )

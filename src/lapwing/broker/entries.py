@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from enum import Enum
 from heapq import nsmallest
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from lapwing.broker.ledger import State
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:
-    from lapwing.broker.holder import Holder
-    from lapwing.broker.pending import Pending
+    from lapwing.broker.ledger import Holder, Ledger
 
 _AT_ONCE: Final = 20_000  # sequences that are looked at in one step
 
 
-class State(Enum):
-    """The state of a pending message."""
-
-    IN_FLIGHT = "in_flight"
-    READY = "ready"
-    DEFERRED = "deferred"
+SHOWN: Final = (State.IN_FLIGHT, State.READY, State.DEFERRED)  # states in which a message is shown as pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +32,23 @@ class Entry:
     failures: int = 0
 
 
-def entry_of(pending: Pending, sequence: int, *, now: int) -> Entry | None:
+def entry_of(ledger: Ledger, sequence: int, *, now: int) -> Entry | None:
     """Return a pending message; None when it is not pending. What is on its way to the dead-letter topic is not."""
-    return _entry(pending, sequence, pending.holders.of(sequence), now)
+    return _entry(ledger, sequence, ledger.holder_of(sequence), now)
 
 
-def _entry(pending: Pending, sequence: int, holder: Holder | None, now: int) -> Entry | None:
-    deliveries, failures = pending.deliveries(sequence), pending.failures.get(sequence).failures
+def _entry(ledger: Ledger, sequence: int, holder: Holder | None, now: int) -> Entry | None:
+    deliveries, failures = ledger.deliveries(sequence), ledger.failures.get(sequence).failures
     if holder is not None:
-        if holder is pending.holders.mover:
+        if holder is ledger.mover:
             return None
         lease = holder.in_flight[sequence]
         idle = max(now - lease.delivered, 0)
         name = "" if holder.parked else holder.name
         return Entry(sequence, State.IN_FLIGHT, deliveries, name, idle, lease.deadline, failures)
-    if sequence in pending.requeued or sequence in pending.alone:
+    if sequence in ledger.ready or sequence in ledger.alone:
         return Entry(sequence, State.READY, deliveries, failures=failures)
-    due = pending.deferred.due(sequence)
+    due = ledger.deferred.due(sequence)
     if due is not None:
         return Entry(sequence, State.DEFERRED, deliveries, deadline=due, failures=failures)
     return None
@@ -68,7 +62,7 @@ class PendingScan:
 
     def __init__(
         self,
-        pending: Pending,
+        ledger: Ledger,
         *,
         most: int,
         states: Container[State],
@@ -79,7 +73,7 @@ class PendingScan:
         self.found: list[int] = []  # rising
         self.most = most
         self._after = after
-        self._left = [list(some) for some in _sequences(pending, states, holder)]
+        self._left = [list(some) for some in _sequences(ledger, states, holder)]
         self._at = 0
 
     def step(self) -> bool:
@@ -97,19 +91,19 @@ class PendingScan:
         return not self._left
 
 
-def _sequences(pending: Pending, states: Container[State], name: str | None) -> Iterator[Iterable[int]]:
+def _sequences(ledger: Ledger, states: Container[State], name: str | None) -> Iterator[Iterable[int]]:
     if State.IN_FLIGHT in states:
-        for holder in _holders(pending, name):
+        for holder in _holders(ledger, name):
             yield holder.in_flight
     if name is None and State.READY in states:
-        yield pending.requeued
-        yield pending.alone
+        yield ledger.ready
+        yield ledger.alone
     if name is None and State.DEFERRED in states:
-        yield pending.deferred.sequences()
+        yield ledger.deferred.sequences()
 
 
 def entries(
-    pending: Pending,
+    ledger: Ledger,
     *,
     now: int,
     limit: int,
@@ -122,23 +116,22 @@ def entries(
     With `holder` or `min_idle`, only messages in flight.
     """
     if min_idle:
-        leases = [each.in_flight for each in _holders(pending, holder)]
+        leases = [each.in_flight for each in _holders(ledger, holder)]
         latest = now - min_idle
         found = [each for held in leases for each, lease in held.items() if each > after and lease.delivered <= latest]
     else:
-        found = [each for some in _sequences(pending, tuple(State), holder) for each in some if each > after]
+        found = [each for some in _sequences(ledger, SHOWN, holder) for each in some if each > after]
     lowest = nsmallest(limit, found) if limit < len(found) >> 3 else sorted(found)[:limit]
-    owners = _owners(pending, lowest)
-    shown = (_entry(pending, sequence, owners.get(sequence), now) for sequence in lowest)
+    owners = _owners(ledger, lowest)
+    shown = (_entry(ledger, sequence, owners.get(sequence), now) for sequence in lowest)
     return [entry for entry in shown if entry is not None]
 
 
-def _holders(pending: Pending, name: str | None) -> list[Holder]:
-    holders = pending.holders
-    return [each for each in holders if each is not holders.mover and (name is None or each.name == name)]
+def _holders(ledger: Ledger, name: str | None) -> list[Holder]:
+    return [each for each in ledger.holders if each is not ledger.mover and (name is None or each.name == name)]
 
 
-def _owners(pending: Pending, sequences: list[int]) -> dict[int, Holder]:
+def _owners(ledger: Ledger, sequences: list[int]) -> dict[int, Holder]:
     """Return who holds which of these messages; one look at each holder, however many messages there are."""
     wanted = set(sequences)
-    return {each: holder for holder in pending.holders for each in holder.in_flight.keys() & wanted}
+    return {each: holder for holder in ledger.holders for each in holder.in_flight.keys() & wanted}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lapwing.broker.dead_letters import REASONS
@@ -87,13 +87,26 @@ class Failures:
 
     def add(self, sequence: int, *, lost: bool, now: int, error: str = "") -> Failure:
         """Count a failure; `lost` if it was a lost connection. `now` is Unix ns."""
-        count, first, flags = self.records.get(sequence, _NEVER)
-        flags = (flags | _LOST_ONLY if not count else flags) if lost else flags & ~_LOST_ONLY
-        record = Failure(count + 1, first or now, flags)
-        self._set(sequence, record)
+        self.count([sequence], lost=lost, now=now, error=error)
+        return self.records[sequence]
+
+    def count(self, sequences: Sequence[int], *, lost: bool, now: int, error: str = "") -> None:
+        """Count a failure of each of these messages; those that fail for the first time share a record."""
+        records, known = self.records, self.records.get
+        fresh = Failure(1, now, _LOST_ONLY if lost else 0)
+        for sequence in sequences:
+            record = known(sequence)
+            if record is None:
+                records[sequence] = fresh
+                continue
+            count, first, flags = record
+            flags = (flags | _LOST_ONLY if not count else flags) if lost else flags & ~_LOST_ONLY
+            records[sequence] = Failure(count + 1, first or now, flags)
+        if self._journaled:
+            self.changed.update(dict.fromkeys(sequences))
         if error:
-            self._note(sequence, error)
-        return record
+            for sequence in sequences:
+                self._note(sequence, error)
 
     def try_alone(self, sequence: int) -> None:
         """Note that a message gets its last chance: it is only delivered alone, after a restart too."""
@@ -124,17 +137,19 @@ class Failures:
         self._forget_error(sequence)
         self._set(sequence, Failure(flags=deaths * _DEATHS))
 
-    def drop(self, sequence: int) -> None:
-        """Forget the failures of a message that is finished."""
-        if self.records.pop(sequence, None) is not None:
-            self._forget_error(sequence)
-            if self._journaled:
-                self.changed[sequence] = None
+    def drop(self, sequences: Iterable[int]) -> None:
+        """Forget the failures of messages that are finished."""
+        records, changed = self.records, self.changed
+        for sequence in sequences:
+            if records.pop(sequence, None) is not None:
+                if self._errors:
+                    self._forget_error(sequence)
+                if self._journaled:
+                    changed[sequence] = None
 
     def drop_below(self, sequence: int) -> None:
         """Forget the failures of all messages below `sequence`."""
-        for each in [each for each in self.records if each < sequence]:
-            self.drop(each)
+        self.drop([each for each in self.records if each < sequence])
 
     def clear(self) -> None:
         """Forget all failures."""

@@ -33,18 +33,18 @@ def shed(channel: Channel, *, now: int) -> None:
         if not most:
             return
     channel.counts.overflowed += surplus
-    pending = channel.pending
+    ledger = channel.ledger
     given_up: list[int] = []
     dropped: list[int] = []
     again = min(many - heavy, surplus)  # the bytes are those of messages that were never delivered
-    while again > 0 and (first := pending.requeued.first()) is not None:
+    while again > 0 and (first := ledger.ready.first()) is not None:
         again -= 1
         surplus -= 1
         if dead:
-            pending.requeued.remove(first[0])
+            ledger.ready.remove(first[0])
             given_up.append(first[0])
         else:
-            pending.drop(first[0])
+            ledger.drop(first[0])
             dropped.append(first[0])
     channel.note_ahead(dropped)
     while surplus > 0:
@@ -57,7 +57,7 @@ def shed(channel: Channel, *, now: int) -> None:
         channel.reader.seek(stop)
         surplus -= stop - cursor
         if dead:
-            pending.attempts.update(dict.fromkeys(range(cursor, stop), 0))
+            ledger.attempts.update(dict.fromkeys(range(cursor, stop), 0))
             given_up += range(cursor, stop)
     channel.journal_later()
     if given_up:
@@ -72,13 +72,13 @@ def room(channel: Channel) -> int | None:
     settings = channel.effective
     if not channel.sheds or not settings.max_depth:
         return None
-    taken = channel.depth - len(channel.pending.alone) + len(channel.pending.deferred)
+    taken = channel.depth - len(channel.ledger.alone) + len(channel.ledger.deferred)
     return max(settings.max_depth - taken, 0)
 
 
 def _surplus(channel: Channel) -> tuple[int, int]:
     """Return how many messages are too many, and how many of those that were never delivered are too many bytes."""
-    settings, depth = channel.effective, channel.depth - len(channel.pending.alone)
+    settings, depth = channel.effective, channel.depth - len(channel.ledger.alone)
     many = depth - settings.max_depth if settings.max_depth else 0
     heavy = _too_many_bytes(channel, settings.max_bytes) if settings.max_bytes else 0
     return max(many, 0), heavy

@@ -51,7 +51,7 @@ class _NoRoom(LapwingError):
         settings = channel.effective
         super().__init__(
             f"channel {channel.topic.name}/{channel.name} holds max_depth {settings.max_depth}"
-            f"{' with its deferred messages' if len(channel.pending.deferred) else ''}, and overflow is "
+            f"{' with its deferred messages' if len(channel.ledger.deferred) else ''}, and overflow is "
             f"{settings.overflow}: the redrive waits for room"
         )
         self.done = done
@@ -272,7 +272,7 @@ class Redrives:
             link.returned[key], channel.bookmark = before, bookmark
             raise
         channel.counts.redriven += len(returned)
-        self._written[dead.topic.name] = self._written.get(dead.topic.name, 0) + len(channel.pending.requeued)
+        self._written[dead.topic.name] = self._written.get(dead.topic.name, 0) + len(channel.ledger.ready)
         return done
 
     def _forget_returned(self, dead: Channel) -> None:
@@ -392,8 +392,8 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
     Where the log no longer has a message, it was deleted there, or its body was edited, now or before an earlier
     redrive, the body goes into the side log. Raises `WriteFailed`.
     """
-    topic, pending = channel.topic, channel.pending
-    unfinished = set(pending.sequences())
+    topic, ledger = channel.topic, channel.ledger
+    unfinished = set(ledger.sequences())
     kept: list[tuple[int, bytes]] = []
     wanted: dict[int, Mapping[str, str]] = {}
     for letter in found:
@@ -407,9 +407,9 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
             kept.append((sequence, _frame(topic, sequence, letter, edited)))
     if kept:
         channel.side_logged.keep(kept)
-    failures = pending.own_failures()
+    failures = ledger.own_failures()
     for sequence, headers in wanted.items():
-        pending.attempts[sequence] = max(_number(headers, "dead-deliveries"), 0)
+        ledger.attempts[sequence] = max(_number(headers, "dead-deliveries"), 0)
         failures.revive(sequence, max(_number(headers, "dead-count"), 1))
         channel.finished_ahead.remove(sequence)
     channel.ahead.merge(runs_of(each for each in wanted if each >= channel.cursor))
@@ -473,7 +473,7 @@ def _returnable(
                 f"its new body is larger than max_msg_size {topic.effective.max_msg_size} of topic {topic.name}: "
                 "shorten it, or raise max_msg_size"
             ] += 1
-        elif edited is not None and (_is_ahead(channel, sequence) or sequence in channel.pending.sequences()):
+        elif edited is not None and (_is_ahead(channel, sequence) or sequence in channel.ledger.sequences()):
             kept[
                 f"its message is in channel {topic.name}/{channel.name} again: finish it there, or redrive it unchanged"
             ] += 1

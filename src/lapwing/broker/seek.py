@@ -79,7 +79,7 @@ def plan(channel: Channel, sequence: int) -> SeekPlan:
     if sequence >= cursor:
         skipped = [(start, min(stop, sequence)) for start, stop in unfinished if start < sequence]
         return SeekPlan(cursor, sequence, 0, count_of(skipped))
-    copied = runs_of(each for each in channel.pending.sequences() if each in channel.side_logged.sequences)
+    copied = runs_of(each for each in channel.ledger.sequences() if each in channel.side_logged.sequences)
     kept = [(max(start, sequence), stop) for start, stop in copied if stop > sequence]
     after = union(kept, _live(topic, gaps(sequence, topic.fanned_out, topic.emptied.since(sequence))))
     return _compare(cursor, sequence, unfinished, after)
@@ -87,9 +87,9 @@ def plan(channel: Channel, sequence: int) -> SeekPlan:
 
 def _unfinished(channel: Channel) -> list[Run]:
     """Return the messages that a channel is to deliver, now or later, without those that were deleted."""
-    pending = runs_of(each for each in channel.pending.sequences() if not channel.is_gone(each))
+    unfinished = runs_of(each for each in channel.ledger.sequences() if not channel.is_gone(each))
     fresh = gaps(channel.cursor, channel.topic.fanned_out, channel.ahead.runs)
-    return union(pending, _live(channel.topic, fresh))
+    return union(unfinished, _live(channel.topic, fresh))
 
 
 def _live(topic: Topic, runs: list[Run]) -> list[Run]:
@@ -105,7 +105,7 @@ def _compare(cursor: int, sequence: int, unfinished: list[Run], after: list[Run]
 def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
     """Move the cursor and keep a bookmark of where it was; return what that did."""
     found = plan(channel, sequence)
-    runs = runs_of(each for each in channel.pending.sequences() if each < channel.cursor)
+    runs = runs_of(each for each in channel.ledger.sequences() if each < channel.cursor)
     channel.finished_ahead.drop_below(channel.cursor)
     bookmark = _bookmark(channel.cursor, runs, found.sequence, channel.finished_ahead.runs)
     channel.seek(found.sequence, back=True)
@@ -138,9 +138,9 @@ def seek_bookmark(channel: Channel, *, now: int) -> SeekPlan:
     copied = channel.side_logged.sequences
     frames = [(each, frame) for each in back if each in copied and (frame := channel.frame(each)) is not None]
     seek(channel, bookmark.cursor, now=now)
-    for each in channel.pending.sequences():
+    for each in channel.ledger.sequences():
         if each in since:  # it was published deferred, and the seek found it in the log again
-            channel.pending.drop(each)
+            channel.ledger.drop(each)
     since.drop_below(channel.cursor)
     channel.finish_ahead(since.runs)
     if lost := [(each, frame) for each, frame in frames if each not in copied]:
@@ -177,7 +177,7 @@ def _kept(channel: Channel, bookmark: Bookmark) -> list[int]:
     copied, finished = channel.side_logged.sequences, Runs(bookmark.finished)
     return [
         each
-        for each in channel.pending.sequences()
+        for each in channel.ledger.sequences()
         if each < bookmark.target or (each >= bookmark.cursor and each in copied and each not in finished)
     ]
 
@@ -185,7 +185,7 @@ def _kept(channel: Channel, bookmark: Bookmark) -> list[int]:
 def _finished_since(channel: Channel, bookmark: Bookmark) -> Runs:
     """Return the messages from the target of the last seek on that were finished before it or since."""
     channel.pass_over()
-    finished = gaps(bookmark.target, channel.cursor, runs_of(channel.pending.sequences()))
+    finished = gaps(bookmark.target, channel.cursor, runs_of(channel.ledger.sequences()))
     return Runs([*finished, *channel.finished_ahead.runs, *bookmark.finished])
 
 
@@ -196,7 +196,7 @@ def _plan_undo(channel: Channel, bookmark: Bookmark, since: Runs) -> SeekPlan:
     gone = union(since.runs, topic.emptied.since(cursor))
     kept = [(max(start, topic.log.first), min(stop, cursor)) for start, stop in bookmark.unfinished]
     named = Runs(bookmark.unfinished)
-    aside = runs_of(each for each in channel.pending.sequences() if each < topic.log.first and each in named)
+    aside = runs_of(each for each in channel.ledger.sequences() if each < topic.log.first and each in named)
     below = [part for run in union(kept, aside) for part in gaps(*run, since.runs)]
     below = union(_live(topic, below), runs_of(each for each in _kept(channel, bookmark) if not channel.is_gone(each)))
     after = union(below, _live(topic, gaps(cursor, topic.fanned_out, gone)))
@@ -208,6 +208,6 @@ def _dues(channel: Channel, sequences: list[int]) -> dict[int, int]:
     if not sequences:
         return {}
     skips = channel.find_skips(max(sequences[0], channel.topic.log.first))
-    pending = set(channel.pending.sequences())
-    dues = {start: due for start, _, due in skips if due is not None and start not in pending}
-    return dues | {each: due for each in sequences if (due := channel.pending.deferred.due(each)) is not None}
+    there = set(channel.ledger.sequences())
+    dues = {start: due for start, _, due in skips if due is not None and start not in there}
+    return dues | {each: due for each in sequences if (due := channel.ledger.deferred.due(each)) is not None}

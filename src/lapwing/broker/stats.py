@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.failures import FailureCounts
-from lapwing.broker.holder import Holder
 from lapwing.broker.latency import percentiles
+from lapwing.broker.ledger import Holder
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         depth=depth,
         backend_depth=max(depth - broker.options.mem_queue_size, 0),
         in_flight_count=channel.in_flight_count,
-        deferred_count=len(channel.pending.deferred),
+        deferred_count=len(channel.ledger.deferred),
         message_count=channel.message_count,
         zone_local_count=zone,
         region_local_count=region,
@@ -170,13 +170,13 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         dropped_count=channel.dropped_count,
         discarded_count=channel.discarded_count,
         failures=replace(channel.counts),
-        holders=_holders(channel, now) if channel.pending.holders.named else (),
+        holders=_holders(channel, now) if channel.ledger.named else (),
     )
 
 
 def _holders(channel: Channel, now: int) -> tuple[HolderStats, ...]:
     """Return the named consumers, those that hold most first; not more than anybody reads."""
-    named = [holder for holder in channel.pending.holders.named.values() if not holder.parked]
+    named = [holder for holder in channel.ledger.named.values() if not holder.parked]
     named.sort(key=lambda holder: (-len(holder.in_flight), holder.name))
     return tuple(
         HolderStats(each.name, len(each.in_flight), max(now - each.seen, 0), _oldest(each, now))

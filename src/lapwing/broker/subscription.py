@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker.holder import Holder
+from lapwing.broker.ledger import Holder
 
 if TYPE_CHECKING:
     from lapwing.broker.client_stats import Client
@@ -49,13 +48,13 @@ class Subscription:
         self.hang_up = hang_up  # ends the connection: the channel is deleted
 
     @property
-    @abstractmethod
     def room(self) -> int:
         """The number of messages that may be delivered now."""
+        raise NotImplementedError
 
-    @abstractmethod
     def give(self, frames: bytes, count: int) -> None:
         """Send the frames of `count` messages that are in flight with the holder now."""
+        raise NotImplementedError
 
 
 class Window(Subscription):

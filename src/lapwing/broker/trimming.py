@@ -95,7 +95,7 @@ def _copy_backlog(channel: Channel) -> None:
             spans = enumerate(pairwise(positions), first)
             found += [(sequence, bytes(frames[at:after])) for sequence, (at, after) in spans]
     channel.side_logged.keep(found)
-    channel.pending.requeued.merge([sequence for sequence, _ in found])
-    channel.pending.attempts.update((sequence, 0) for sequence, _ in found)
+    channel.ledger.ready.merge([sequence for sequence, _ in found])
+    channel.ledger.attempts.update((sequence, 0) for sequence, _ in found)
     channel.ahead.clear()
     channel.reader.seek(stop)

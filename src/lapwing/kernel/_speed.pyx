@@ -463,6 +463,23 @@ def decode_messages(data, start, stop):
         PyBuffer_Release(&view)
 
 
+def with_each_attempts(bytes frames not None, attempts):
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(frames), at = 0
+    cdef bytes out = PyBytes_FromStringAndSize(PyBytes_AS_STRING(frames), size)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(out)
+    cdef uint16_t tries
+    for each in attempts:
+        if size - at < HEAD:
+            raise ValueError(f"{len(attempts)} frames were expected")
+        tries = min(max(each, 0), 0xFFFF)
+        p[at + 16] = tries >> 8
+        p[at + 17] = tries & 255
+        at += 4 + <Py_ssize_t>get32(p + at)
+    if at != size:
+        raise ValueError(f"{len(attempts)} frames were expected")
+    return out
+
+
 def with_attempts(frame, attempts):
     cdef bytes out
     cdef Py_buffer view

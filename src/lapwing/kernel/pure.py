@@ -12,7 +12,7 @@ an `OverflowError`.
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -307,6 +307,21 @@ def decode_messages(data: Buffer, start: int, stop: int) -> tuple[list[tuple[int
         timestamp, tries, identity = _STAMP.unpack_from(data, at + 8)
         messages.append((timestamp, tries, identity, bytes(data[at + HEAD : positions[index + 1]])))
     return messages, end
+
+
+def with_each_attempts(frames: bytes, attempts: Sequence[int]) -> bytes:
+    """Return the same frames, each with its number of attempts. Raises `ValueError` unless there are so many frames."""
+    out = bytearray(frames)
+    at = 0
+    for tries in attempts:
+        if len(out) - at < HEAD:
+            break
+        out[at + 16 : at + 18] = min(max(tries, 0), 0xFFFF).to_bytes(2, "big")
+        at += 4 + _PREFIX.unpack_from(out, at)[0]
+    else:
+        if at == len(out):
+            return bytes(out)
+    raise ValueError(f"{len(attempts)} frames were expected")
 
 
 def with_attempts(frame: Buffer, attempts: int) -> bytes:

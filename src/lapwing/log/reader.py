@@ -56,10 +56,15 @@ class Reader:
 
     def seek(self, sequence: int) -> None:
         """Go to `sequence`."""
-        if sequence != self.sequence:
-            self.sequence = sequence
-            self._place = None
-            self.shed()
+        if sequence == self.sequence:
+            return
+        block, ahead = self._block, sequence - self.sequence
+        self.sequence = sequence
+        if block and 0 < ahead < self._end - sequence + ahead:
+            self._at = kernel.take_frames(block, self._at, len(block), ahead, EVERYTHING)[1]
+            return
+        self._place = None
+        self.shed()
 
     def shed(self) -> None:
         """Drop the block; it is read again when needed."""

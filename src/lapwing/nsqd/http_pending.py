@@ -10,7 +10,8 @@ from lapwing import ids as message_ids
 from lapwing import kernel
 from lapwing.broker import claims, times
 from lapwing.broker.channel import Channel
-from lapwing.broker.entries import Entry, PendingScan, State, entry_of
+from lapwing.broker.entries import SHOWN, Entry, PendingScan, entry_of
+from lapwing.broker.ledger import State
 from lapwing.errors import ReadFailed
 from lapwing.net.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.requests import Request
@@ -58,7 +59,7 @@ class PendingApi:
         states = _states(query.get("state"))
         limit = min(whole_parameter(query, "limit", 100), MOST)
         scan = PendingScan(
-            channel.pending,
+            channel.ledger,
             most=limit + 1 if not query.get("min_idle") else _LOOKED * limit,
             states=states if not query.get("min_idle") else {State.IN_FLIGHT},
             holder=query.get("holder"),
@@ -77,11 +78,11 @@ class PendingApi:
         self, channel: Channel, scan: PendingScan, limit: int, *, min_idle: int, bodies: bool
     ) -> AsyncIterator[bytes]:
         await _finished(scan)
-        pending = channel.pending
+        ledger = channel.ledger
         counts = {
-            State.IN_FLIGHT.value: pending.holders.with_consumers,
-            State.READY.value: len(pending.requeued) + len(pending.alone),
-            State.DEFERRED.value: len(pending.deferred),
+            State.IN_FLIGHT.value: ledger.with_consumers,
+            State.READY.value: ledger.waiting,
+            State.DEFERRED.value: len(ledger.deferred),
         }
         about = compact({"topic": channel.topic.name, "channel": channel.name, "counts": counts})
         yield about[:-1] + b',"entries":['
@@ -90,7 +91,7 @@ class PendingApi:
         for number, sequence in enumerate(scan.found):
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-            entry = entry_of(pending, sequence, now=self._now())
+            entry = entry_of(ledger, sequence, now=self._now())
             if entry is None or (min_idle and entry.idle < min_idle):
                 continue
             if shown == limit or size > MOST_BODIES:
@@ -160,7 +161,7 @@ class PendingApi:
             looked, following = sorted(set(named_ones)), None
         else:
             scan = PendingScan(
-                channel.pending,
+                channel.ledger,
                 most=_LOOKED * limit,
                 states=states if not min_idle else {State.IN_FLIGHT},
                 holder=holder,
@@ -173,7 +174,7 @@ class PendingApi:
         for number, sequence in enumerate(looked):
             if number % (_AT_ONCE * _LOOKED) == 0:
                 await asyncio.sleep(0)
-            entry = entry_of(channel.pending, sequence, now=self._now())
+            entry = entry_of(channel.ledger, sequence, now=self._now())
             if reason := _reason_against(entry, states, min_idle, holder):
                 if named_ones is not None:
                     refused[channel.topic.id_of(sequence)] = reason
@@ -183,7 +184,7 @@ class PendingApi:
                 break
             chosen.append(sequence)
         if len(looked) > _AT_ONCE * _LOOKED:  # another claimer may have been faster
-            entries = [(each, entry_of(channel.pending, each, now=self._now())) for each in chosen]
+            entries = [(each, entry_of(channel.ledger, each, now=self._now())) for each in chosen]
             chosen = [each for each, entry in entries if not _reason_against(entry, states, min_idle, holder)]
         return chosen, following
 
@@ -205,7 +206,7 @@ def _shown(channel: Channel, entry: Entry, bodies: bool) -> dict[str, Any]:
         "deadline": times.show(entry.deadline + skew) if entry.deadline is not None else None,
         "deliveries": entry.deliveries,
         "failures": entry.failures,
-        "error": channel.pending.failures.error(entry.sequence) or None,
+        "error": channel.ledger.failures.error(entry.sequence) or None,
     }
     try:
         frame = channel.frame(entry.sequence)
@@ -257,8 +258,8 @@ def _named(channel: Channel, document: Mapping[str, Any], refused: dict[str, str
 
 def _states(name: Any) -> Collection[State]:
     if name in (None, ""):
-        return frozenset(State)
-    try:
-        return frozenset({State(name)})
-    except ValueError:
-        raise Refused(400, f"state: one of {', '.join(state.value for state in State)} expected") from None
+        return SHOWN
+    for state in SHOWN:
+        if state.value == name:
+            return (state,)
+    raise Refused(400, f"state: one of {', '.join(state.value for state in SHOWN)} expected")

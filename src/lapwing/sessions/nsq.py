@@ -13,9 +13,8 @@ from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.client_stats import ClientInfo, ClientStats
-from lapwing.broker.holder import Holder
+from lapwing.broker.ledger import Holder, Reason
 from lapwing.broker.options import Options
-from lapwing.broker.pending import Reason
 from lapwing.broker.subscription import Window
 from lapwing.broker.topic import Topic
 from lapwing.errors import (
@@ -346,7 +345,7 @@ class Session:
         channel, holder = self._consuming()
         for message_id in channel.finish_run(block, holder, now=now):
             try:
-                channel.pending.holders.check(channel.topic.sequence_of(message_id), holder)
+                channel.ledger.check(channel.topic.sequence_of(message_id), holder)
             except CommandFailed as error:
                 self._soft("FIN", message_id, str(error))
 
@@ -369,7 +368,7 @@ class Session:
         sequences = channel.topic.sequences_of(command.ids)
         for place in channel.requeue_run(sequences, holder, delay=command.delay, now=now):
             try:
-                channel.pending.holders.check(sequences[place], holder)
+                channel.ledger.check(sequences[place], holder)
             except CommandFailed as error:
                 self._soft("REQ", command.ids[place], str(error))
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from lapwing import kernel
 from lapwing.broker import delivery
 from lapwing.broker import entries as pending_entries
-from lapwing.broker.entries import Entry, State
-from lapwing.broker.holder import PARKED
+from lapwing.broker.entries import Entry
+from lapwing.broker.ledger import PARKED, State
 from lapwing.broker.subscription import Credit
 from lapwing.records import dataclass
 from lapwing.sessions.redis_stream import MS, Stream
@@ -21,7 +21,7 @@ from lapwing.wire.resp.ids import EntryId
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
-    from lapwing.broker.holder import Holder
+    from lapwing.broker.ledger import Holder
 
 LONGEST_CONSUMER: Final = 1024  # bytes of a consumer's name: the journal keeps it
 _MOST_BYTES: Final = 16 << 20  # of frames that one XREADGROUP delivers, whatever its COUNT is
@@ -41,12 +41,12 @@ class PendingEntry:
 class Group:
     """One group of a stream."""
 
-    __slots__ = ("_first", "_times", "channel", "pending", "stream")
+    __slots__ = ("_first", "_times", "channel", "ledger", "stream")
 
     def __init__(self, stream: Stream, channel: Channel) -> None:
         self.stream = stream
         self.channel = channel
-        self.pending = channel.pending
+        self.ledger = channel.ledger
         self._first = 0  # the first sequence that `_times` is about
         self._times = array("q")  # ms of entries that were delivered lately
 
@@ -54,14 +54,14 @@ class Group:
 
     def consumers(self) -> list[Holder]:
         """Return the consumers, sorted by name."""
-        named = self.pending.holders.named
+        named = self.ledger.named
         return [named[name] for name in sorted(named) if name != PARKED]
 
     def consumer(self, name: bytes, *, now: int) -> Holder:
         """Return the consumer of that name, created if there is none; it has been seen now. Raises `ErrorReply`."""
         if len(name) > LONGEST_CONSUMER:
             raise ErrorReply(f"ERR the name of a consumer may have {LONGEST_CONSUMER} bytes, this one has {len(name)}")
-        holder = self.pending.holders.by_name(name.decode("latin-1"))
+        holder = self.ledger.by_name(name.decode("latin-1"))
         holder.seen = now
         self.channel.journal_later()
         return holder
@@ -170,9 +170,9 @@ class Group:
 
     def acknowledge(self, sequences: list[int], *, now: int) -> int:
         """Finish pending entries, whoever has them; return how many."""
-        deferred, attempts, holder_of = self.pending.deferred, self.pending.attempts, self.pending.holders.of
+        deferred, attempts, holder_of = self.ledger.deferred, self.ledger.attempts, self.ledger.holder_of
         if attempts or deferred:  # with 0 deliveries and no holder, a message waits and was never delivered
-            deliveries = self.pending.deliveries
+            deliveries = self.ledger.deliveries
             sequences = [each for each in sequences if deliveries(each) or holder_of(each) is not None]
         return self.channel.finish_count(sequences, now=now)
 
@@ -188,39 +188,39 @@ class Group:
 
     def is_parked(self, sequence: int) -> bool:
         """Return whether XNACK has taken an entry back, so that it waits for a claim, however short it was idle."""
-        nobody = self.pending.holders.named.get(PARKED)
+        nobody = self.ledger.named.get(PARKED)
         return nobody is not None and sequence in nobody.in_flight
 
     @property
     def pending_count(self) -> int:
         """The number of pending entries."""
-        return self.pending.holders.with_consumers + sum(1 for _ in self._given_back())
+        return self.ledger.with_consumers + sum(1 for _ in self._given_back())
 
     def _given_back(self) -> Iterator[int]:
         """Yield what was delivered and waits to be delivered again. A deferred message was not delivered yet."""
-        pending, deliveries = self.pending, self.pending.deliveries
-        for waiting in (pending.requeued, pending.alone, pending.deferred.sequences()):
+        ledger, deliveries = self.ledger, self.ledger.deliveries
+        for waiting in (ledger.ready, ledger.alone, ledger.deferred.sequences()):
             for sequence in waiting:
                 if deliveries(sequence):
                     yield sequence
 
     def is_pending(self, sequence: int) -> bool:
         """Return whether an entry was delivered, and not finished."""
-        pending = self.pending
-        holder = pending.holders.of(sequence)
+        ledger = self.ledger
+        holder = ledger.holder_of(sequence)
         if holder is not None:
-            return holder is not pending.holders.mover
-        waits = sequence in pending.requeued or sequence in pending.alone or pending.deferred.due(sequence) is not None
-        return waits and pending.deliveries(sequence) > 0
+            return holder is not ledger.mover
+        waits = sequence in ledger.ready or sequence in ledger.alone or ledger.deferred.due(sequence) is not None
+        return waits and ledger.deliveries(sequence) > 0
 
     def pending_entries(
         self, start: int, stop: int, count: int, *, now: int, consumer: bytes | None = None, min_idle: int = 0
     ) -> list[PendingEntry]:
         """Return up to `count` pending entries of the sequences [start, stop), in order; `min_idle` is in ms."""
         name = None if consumer is None else consumer.decode("latin-1")
-        limit = count + len(self.pending.deferred) + len(self.pending.requeued)
+        limit = count + len(self.ledger.deferred) + len(self.ledger.ready)
         found = pending_entries.entries(
-            self.pending, now=now, holder=name, min_idle=min_idle * MS, after=start - 1, limit=limit
+            self.ledger, now=now, holder=name, min_idle=min_idle * MS, after=start - 1, limit=limit
         )
         delivered = [each for each in found if each.state is State.IN_FLIGHT or each.deliveries > 0]
         return [self._shown(each) for each in delivered if each.sequence < stop][:count]
@@ -233,11 +233,11 @@ class Group:
 
     def shown_name(self, name: str) -> bytes:
         """Return the consumer that a holder is shown as; an NSQ client is `nsq:<client id>:<port>`."""
-        return name.encode("latin-1") if name in self.pending.holders.named else name.encode()
+        return name.encode("latin-1") if name in self.ledger.named else name.encode()
 
     def lowest_and_greatest(self) -> tuple[int, int]:
         """Return the first and the last sequence that is pending."""
-        holders = [holder for holder in self.pending.holders if holder is not self.pending.holders.mover]
+        holders = [holder for holder in self.ledger.holders if holder is not self.ledger.mover]
         held = [sequence for holder in holders for sequence in holder.in_flight]
         found = [*held, *self._given_back()]
         return min(found), max(found)
@@ -248,8 +248,8 @@ class Group:
         if cursor >= self.channel.overlap:
             return []
         return [
-            (sequence, holder, lease.delivered, self.pending.attempts.get(sequence, 1))
-            for holder in self.pending.holders
+            (sequence, holder, lease.delivered, self.ledger.attempts.get(sequence, 1))
+            for holder in self.ledger.holders
             for sequence, lease in holder.in_flight.items()
             if sequence >= cursor
         ]
@@ -259,7 +259,7 @@ class Group:
         for sequence, holder, delivered, deliveries in before:
             if sequence in sequences:
                 self.channel.force(sequence, holder, delivered=delivered)
-                self.pending.attempts[sequence] = deliveries
+                self.ledger.attempts[sequence] = deliveries
 
     # --- the place of the group ------------------------------------------------------------------------------------
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker.holder import FATAL, PARKED
-from lapwing.broker.pending import Reason
+from lapwing.broker.ledger import FATAL, PARKED, Reason
 from lapwing.sessions.redis_group import Group, PendingEntry, find_channel
 from lapwing.sessions.redis_replies import Reply, SavedSlot
 from lapwing.sessions.redis_stream import MS, Stream
@@ -27,7 +26,7 @@ from lapwing.wire.resp.parse_writes import References, parse_xackdel, parse_xdel
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
-    from lapwing.broker.holder import Holder
+    from lapwing.broker.ledger import Holder
     from lapwing.sessions.redis_client_state import ClientState
 
 _LOOKED_AT: Final = 10  # times COUNT: pending entries that XAUTOCLAIM looks at
@@ -120,7 +119,7 @@ def destroy(session: ClientState, words: list[bytes], now: int) -> Reply:
 def create_consumer(session: ClientState, words: list[bytes], now: int) -> Reply:
     """XGROUP CREATECONSUMER key group consumer."""
     group = existing_group(session, words, now)
-    known = words[4].decode("latin-1") in group.pending.holders.named
+    known = words[4].decode("latin-1") in group.ledger.named
     group.consumer(words[4], now=now)
     return replies.integer(0 if known else 1)
 
@@ -129,7 +128,7 @@ def delete_consumer(session: ClientState, words: list[bytes], now: int) -> Reply
     """XGROUP DELCONSUMER key group consumer."""
     group = existing_group(session, words, now)
     name = words[4].decode("latin-1")
-    if name not in group.pending.holders.named:
+    if name not in group.ledger.named:
         return replies.integer(0)
     return replies.integer(group.channel.drop_holder(name, now=now))
 
@@ -172,8 +171,8 @@ def _summary(group: Group, protocol: int) -> bytes:
         nothing = replies.null(protocol)
         return replies.array([replies.integer(0), nothing, nothing, replies.null_array(protocol)])
     low, high = group.lowest_and_greatest()
-    holders = group.pending.holders
-    holding = [each for each in holders if each.in_flight and not each.parked and each is not holders.mover]
+    ledger = group.ledger
+    holding = [each for each in ledger.holders if each.in_flight and not each.parked and each is not ledger.mover]
     consumers = sorted((group.shown_name(each.name), len(each.in_flight)) for each in holding)
     return replies.array(
         [
@@ -206,7 +205,7 @@ def claim(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def _claim_one(session: ClientState, group: Group, asked: Xclaim, sequence: int, consumer: Holder, now: int) -> bool:
-    channel, attempts = group.channel, group.pending.attempts
+    channel, attempts = group.channel, group.ledger.attempts
     if channel.is_gone(sequence):
         channel.finish([sequence], now=now)
         return False
@@ -227,7 +226,7 @@ def _claim_one(session: ClientState, group: Group, asked: Xclaim, sequence: int,
         counted=counted,
     )
     if not found:
-        if not asked.force or group.pending.holders.of(sequence) is not None:
+        if not asked.force or group.ledger.holder_of(sequence) is not None:
             return False
         channel.force(sequence, consumer, delivered=delivered)
         attempts[sequence] = 2 if counted else 1
@@ -283,7 +282,7 @@ def nack(session: ClientState, words: list[bytes], now: int) -> Reply:
     """
     asked = parse_xnack(words)
     group = _existing(session, words, now)
-    channel, held = group.channel, group.pending
+    channel, held = group.channel, group.ledger
     requeues = asked.mode is not NackMode.FATAL and _requeues(channel)
     rejects = asked.mode is NackMode.FATAL and channel.effective.max_attempts > 0
     count = 0
@@ -291,10 +290,10 @@ def nack(session: ClientState, words: list[bytes], now: int) -> Reply:
         sequence = group.stream.sequence_of(entry)
         if sequence is None:
             continue
-        holder = held.holders.of(sequence)
+        holder = held.holder_of(sequence)
         deliveries = held.attempts.get(sequence, 1)
         if holder is None:
-            if not asked.force or sequence in held.requeued or sequence in group.stream.topic.deleted:
+            if not asked.force or sequence in held.ready or sequence in group.stream.topic.deleted:
                 continue
             deliveries = 0
         if asked.deliveries is not None:
@@ -311,7 +310,7 @@ def nack(session: ClientState, words: list[bytes], now: int) -> Reply:
             reason = Reason.RELEASED if asked.mode is NackMode.SILENT else Reason.REQUEUED
             channel.requeue(sequence, holder, delay=0, now=now, reason=reason)
         else:
-            channel.force(sequence, held.holders.by_name(PARKED), delivered=0)
+            channel.force(sequence, held.by_name(PARKED), delivered=0)
             held.attempts[sequence] = deliveries
     if count:
         session.context.look_again(channel)

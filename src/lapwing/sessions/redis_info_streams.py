@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker.holder import PARKED
+from lapwing.broker.ledger import PARKED
 from lapwing.sessions.redis_group import Group
 from lapwing.sessions.redis_groups import existing_group
 from lapwing.sessions.redis_replies import Reply
@@ -14,7 +14,7 @@ from lapwing.wire.resp import errors, ids, keys, replies
 from lapwing.wire.resp.parse_groups import parse_xinfo_full
 
 if TYPE_CHECKING:
-    from lapwing.broker.holder import Holder
+    from lapwing.broker.ledger import Holder
     from lapwing.sessions.redis_client_state import ClientState
 
 _EVERYTHING: Final = 1 << 62
@@ -83,14 +83,14 @@ def _full(session: ClientState, stream: Stream, fields: _Fields, count: int, now
 def _full_group(session: ClientState, name: bytes, group: Group, count: int, now: int) -> bytes:
     protocol, skew = session.protocol, session.broker.skew
     stream = group.stream
-    given_back = group.pending.holders.named.get(PARKED)
+    given_back = group.ledger.named.get(PARKED)
     pending = group.pending_entries(stream.log.first, stream.log.end, min(count, group.pending_count), now=now)
     lines = []
     for each in pending:
         delivered = max((now + skew) // MS - each.idle, 0) if each.idle >= 0 else 0
         parts = [replies.bulk(ids.encode(stream.id_at(each.sequence))), replies.bulk(each.consumer)]
         lines.append(replies.array([*parts, replies.integer(delivered), replies.integer(each.deliveries)]))
-    nacked = len(group.pending.requeued) + (len(given_back.in_flight) if given_back else 0)
+    nacked = len(group.ledger.ready) + (len(given_back.in_flight) if given_back else 0)
     return replies.fields(
         [
             ("name", replies.bulk(name)),
@@ -110,7 +110,7 @@ def _full_consumer(session: ClientState, group: Group, holder: Holder, count: in
     lines = []
     for sequence in sorted(holder.in_flight)[:count]:
         delivered = (holder.in_flight[sequence].delivered + skew) // MS
-        deliveries = group.pending.attempts.get(sequence, 1)
+        deliveries = group.ledger.attempts.get(sequence, 1)
         entry = replies.bulk(ids.encode(group.stream.id_at(sequence)))
         lines.append(replies.array([entry, replies.integer(delivered), replies.integer(deliveries)]))
     active = (holder.active + skew) // MS if holder.active else -1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lapwing import kernel
-from lapwing.broker.pending import Reason
+from lapwing.broker.ledger import Reason
 from lapwing.broker.subscription import Credit
 from lapwing.errors import LapwingError
 from lapwing.sessions.redis_client_state import ClientState, Wait
@@ -106,7 +106,7 @@ def _with_deliveries(group: Group, frames: list[bytes], now: int) -> tuple[bytes
         first = group.first_of(part)
         positions, _ = kernel.scan_frames(part, 0, len(part))
         for index in range(len(positions) - 1):
-            deliveries = group.pending.attempts.get(first + index, 1) - 1
+            deliveries = group.ledger.attempts.get(first + index, 1) - 1
             entry = group.stream.entries(part, positions[index], positions[index + 1], first + index)
             found.append(_four_parts(entry, now // MS if deliveries else 0, deliveries))
     return b"".join(found), len(found)
@@ -242,6 +242,6 @@ def _next_idle(asked: Xread, plans: list[_Plan], now: int) -> int | None:
     """Return when the next pending entry has been idle long enough to be claimed."""
     if asked.claim is None:
         return None
-    holders = [holder for _, group, _ in plans for holder in group.pending.holders]
+    holders = [holder for _, group, _ in plans for holder in group.ledger.holders]
     delivered = [lease.delivered for holder in holders for lease in holder.in_flight.values() if lease.delivered]
     return max(min(delivered) + asked.claim * MS, now + MS) if delivered else None

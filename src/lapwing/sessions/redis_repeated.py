@@ -12,7 +12,7 @@ from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.parse_reads import Position, parse_xread
 
 if TYPE_CHECKING:
-    from lapwing.broker.holder import Holder
+    from lapwing.broker.ledger import Holder
     from lapwing.sessions.redis_context import RedisContext
     from lapwing.sessions.redis_group import Group
 
@@ -55,7 +55,7 @@ class RepeatedRequests:
         if not asked.is_plain or not asked.count or asked.max_count or asked.positions != [Position.NEW.value]:
             return
         group = context.known_group(asked.keys[0], asked.group or b"", 0)
-        holder = group.pending.holders.named.get(asked.consumer.decode("latin-1")) if group is not None else None
+        holder = group.ledger.named.get(asked.consumer.decode("latin-1")) if group is not None else None
         if group is not None and holder is not None:
             self._request, self._key, self._count = request, asked.keys[0], asked.count
             self._read, self._holder, self._waits = group, holder, asked.block is not None

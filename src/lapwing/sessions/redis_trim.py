@@ -60,7 +60,7 @@ class Needed:
     def __init__(self, stream: Stream) -> None:
         channels = stream.topic.channels.values()
         self.cursor = min((channel.cursor for channel in channels), default=stream.log.end)
-        unfinished = {each for channel in channels for each in channel.pending.sequences()}
+        unfinished = {each for channel in channels for each in channel.ledger.sequences()}
         self._pending = sorted(each for each in unfinished if each < self.cursor)
 
     def __contains__(self, sequence: int) -> bool:
