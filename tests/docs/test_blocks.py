@@ -34,6 +34,8 @@ ELSEWHERE = {
     ("docs/pipelines.md", "from lapwing.spark.pipelines import archive"): "tests/spark/test_pipeline_archive.py",
     ("docs/security.md", "json"): "tests/nsqd/test_auth.py",
     ("docs/monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
+    ("docs/tutorial.md", "python"): "tests/docs/test_tutorial.py",
+    ("docs/tutorial.md", "sh"): "tests/docs/test_tutorial.py",
     ("docs/headers.md", "python"): "tests/client/test_requests.py",
     ("docs/failure.md", "lapwing dead list"): "tests/cli/test_lapwing_dead.py",
     ("docs/failure.md", "lapwing pending list orders/billing --min-idle 1m"): "tests/cli/test_lapwing_dead.py",
@@ -207,17 +209,20 @@ def test_the_stack_by_hand_of_the_readme(cluster: Cluster, tmp_path: Path) -> No
 
 
 def test_the_python_of_the_client_page(cluster: Cluster, tmp_path: Path) -> None:
-    publishing, consuming, reading, blocking, testing = [
+    publishing, consuming, application, reading, blocking, testing = [
         each.text for each in blocks("docs/client.md") if each.language == "python" and "Admin(" not in each.text
     ]
     cluster.python(publishing)
+    here = f'App("127.0.0.1:4150", nsqd_http="{cluster.ports["4151"]}")'
+    cluster.python(application.replace('App("127.0.0.1:4150")', here).replace(', run="processes"', ""))
     endless = consuming.replace("await consumer.wait()", "await consumer.stop()")
     handled, iterated = re.sub(r"^( {12})\.\.\.$", r"\1break", endless, flags=re.MULTILINE).rsplit("\n\n", 1)
     cluster.python(handled)
     cluster.shell("lapwing pub orders one two three", tmp_path)
     cluster.python(f"from lapwing import Consumer\n{iterated}")
     cluster.python(re.sub(r"^( {8})\.\.\.$", r"\1break", reading, flags=re.MULTILINE))
-    cluster.python(re.sub(r"^( {12})\.\.\.$", r"\1break", blocking, flags=re.MULTILINE))
+    ended = re.sub(r"^( {12})\.\.\.$", r"\1break", blocking, flags=re.MULTILINE)
+    cluster.python(ended.replace("consumer.wait()", "consumer.wait(0)"), handle=print)
 
     async def bill(message: object) -> None:
         if message.attempts == 1:  # type: ignore[attr-defined]
