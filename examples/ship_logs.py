@@ -1,4 +1,4 @@
-"""Ship lines of a log file to a topic, archive them as Parquet, query them: python examples/ship_logs.py access.log
+"""Ship lines of a log file to a topic, archive them, query them: python examples/ship_logs.py access.log
 
 Lines become JSON messages; `lapwing pipeline run archive --once` writes what is new, and SQL runs over the files. The
 place in the file is kept beside it, so a second run ships only new lines.

@@ -2,10 +2,11 @@
 
     python tests/soak/pipeline_kills.py [--kills 20] [--only tables,archive] [--seed 1]
 
-`tables` fills Parquet and, where it is installed, PostgreSQL from one topic, in one process that is killed. `archive`
-archives all topics of two nodes that are found by nsqlookupd, while drivers and brokers are killed, topics are deleted,
-created again and added, a node leaves and returns, and nsqlookupd is away. After every kill, while nothing is
-published, `verify` has to account for every message that was acknowledged, and at the end it has to be complete.
+`tables` fills a Delta table and, where it is installed, PostgreSQL from one topic, in one process that is killed.
+`archive` archives all topics of two nodes that are found by nsqlookupd, while drivers and brokers are killed, topics
+are deleted, created again and added, a node leaves and returns, and nsqlookupd is away. After every kill, while
+nothing is published, `verify` has to account for every message that was acknowledged, and at the end it has to be
+complete.
 Exits with 1 if a message is missing or doubled, or if something was incomplete and `verify` did not report it.
 """
 
@@ -36,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "spark"))
 
 import postgresql
-import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+from deltalake import DeltaTable
 
 from daemons import Daemon, start_nsqd, start_nsqlookupd, until
 
@@ -169,12 +170,9 @@ def tables(kills: int, chance: random.Random, scratch: Path) -> bool:
         if not finish(run, scratch / "driver.log"):
             say(f"the last run failed, see {scratch}/driver.log")
             return False
-        rows: list[int] = []
-        for path in (scratch / "lake").rglob("*.parquet"):
-            if not str(path.relative_to(scratch / "lake")).startswith("_"):
-                rows += parquet.read_table(path, columns=["n"], partitioning=None)["n"].to_pylist()
+        rows = DeltaTable(str(scratch / "lake")).to_pyarrow_table(columns=["n"])["n"].to_pylist()
         good = sorted(rows) == list(range(published))
-        say(f"Parquet: {len(rows):,} rows, {len(set(rows)):,} different, {published:,} published")
+        say(f"Delta: {len(rows):,} rows, {len(set(rows)):,} different, {published:,} published")
         if server is not None:
             found = server.sql("select count(*), count(distinct n), coalesce(max(n), -1) from orders")
             say(f"PostgreSQL: rows|different|largest {found}, {published:,} published")
@@ -404,10 +402,8 @@ def prove_all(cluster: Cluster) -> None:
     status, proof, text = cluster.verify()
     if status != 0:
         cluster.complain(f"verify: exit status {status}, {text or json.dumps(proof)}")
-    held: Counter[bytes] = Counter()
-    for path in cluster.place.rglob("*.parquet"):
-        if not str(path.relative_to(cluster.place)).startswith("_"):
-            held.update(parquet.read_table(path, columns=["body"], partitioning=None)["body"].to_pylist())
+    bodies = DeltaTable(str(cluster.place)).to_pyarrow_table(columns=["body"])["body"]
+    held: Counter[bytes] = Counter(bodies.to_pylist())
     doubled = sum(count - 1 for count in held.values())
     lost: Counter[str] = Counter()
     acknowledged = 0

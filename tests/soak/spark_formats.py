@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "spark"))
 
+from deltalake import DeltaTable
 from pipeline_runs import Runs
 
 from conftest import Broker
@@ -90,10 +91,10 @@ def check(name: str, scratch: Path, runs: Runs, broker: Broker) -> str:
         settings.append("message=Order")
     broker.publish(name, *map(encode, rows), *broken)
     runs.once("table", *settings)
-    found = runs.spark.read.parquet(str(runs.data.parent / name)).collect()
+    found = DeltaTable(str(runs.data.parent / name)).to_pyarrow_table().to_pylist()
     rejected = [(m["headers"]["reason"], m["headers"]["origin-sequence"]) for m in broker.messages(f"{name}.rejected")]
     wanted = [(f"not {name.capitalize()} of this definition", str(len(rows) + index)) for index in range(len(broken))]
-    if sorted((row.id, row.country) for row in found if row.id) != sorted(row for row in rows if row[0]):
+    if sorted((row["id"], row["country"]) for row in found if row["id"]) != sorted(row for row in rows if row[0]):
         return f"the rows are {found}"
     if len(found) != len(rows) or sorted(rejected) != wanted:
         return f"{len(found)} rows of {len(rows)}, rejects {rejected}"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from deltalake import DeltaTable
 from pipeline_kills import Driver, batches, publish, say
 from pyspark.sql import DataFrame, SparkSession
 
@@ -67,7 +68,7 @@ def first_on_broker(url: str) -> int:
 
 
 def files(archive: Path) -> set[Path]:
-    return {path for path in archive.rglob("*.parquet") if not str(path.relative_to(archive)).startswith("_")}
+    return {Path(path) for path in DeltaTable(str(archive)).file_uris()}
 
 
 def show(moments: int, chance: random.Random, scratch: Path) -> bool:

@@ -6,6 +6,7 @@ import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
+import delta_tables
 import pyarrow as pa
 import pytest
 from pipeline_runs import Runs
@@ -16,6 +17,7 @@ from lapwing import Consumer
 from lapwing.spark.batch_reader import LogBatchReader
 from lapwing.spark.dead_columns import add_columns, base_columns
 from lapwing.spark.options import source_options
+from lapwing.spark.pipelines import delta
 from lapwing.spark.source import DEAD_COLUMNS, columns
 
 LETTER = {
@@ -103,14 +105,15 @@ def test_dead_letters_are_archived_once_and_counted_by_channel_and_reason(spark,
     bury(broker)
     second = runs.once("dead")
 
-    letters = spark.read.parquet(str(tmp_path / "dead" / "letters"))
+    letters = delta_tables.read(spark, tmp_path / "dead" / "letters")
+    delta.read(spark, str(tmp_path / "dead" / "counts")).createOrReplaceTempView("counts")
     [query] = sql_of("pipelines.md")
-    found = spark.sql(query.replace("lapwing-data", str(tmp_path))).collect()
+    found = spark.sql(query).collect()
     runs.once("archive", "topics=orders")
     session = spark.newSession()
     for view in sql_of("spark.md"):
         session.sql(view.replace("127.0.0.1:4151", broker.address).replace("/lake", str(tmp_path)))
-    assert second.rows_out == 1
+    assert second.rows_out == second.rows_in == 4
     assert sorted((row.origin_channel, row.reason, row.failures) for row in letters.collect()) == [
         ("billing", "attempts", 1), ("billing", "attempts", 1), ("billing", "rejected", 0), ("mail", "attempts", 1),
     ]  # fmt: skip

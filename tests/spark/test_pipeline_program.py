@@ -13,13 +13,11 @@ import urllib.request
 from collections import Counter
 from datetime import UTC, datetime
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
+import delta_tables
 import pytest
+from deltalake import DeltaTable
 
 from daemons import until
-from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.manifest_table import ManifestTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -120,8 +118,7 @@ def test_every_acknowledged_message_is_archived_once_although_workers_broker_and
     published = broker.facts("orders")
     assert (log["first"], log["stop"], log["waiting"]) == (0, published["next"], 0)
     assert log["rows"] == published["next"] >= len(acknowledged) > 0
-    tables = [parquet.read_table(path, columns=["body"], partitioning=None) for path in archived(place)]
-    bodies = [int(body) for table in tables for body in table.column("body").to_pylist()]
+    bodies = [int(body) for body in DeltaTable(str(place)).to_pyarrow_table().column("body").to_pylist()]
     assert set(acknowledged) <= set(bodies)
 
 
@@ -323,18 +320,9 @@ def test_list_and_init_show_what_there_is(tmp_path):
 
 
 def test_verify_says_what_an_archive_lacks_with_exit_status_1(tmp_path):
-    def write(place):
-        os.makedirs(f"{place}/topic=orders")
-        rows = pa.table({
-            "node": pa.array([1, 1], pa.int32()), "log_id": ["x", "x"], "sequence": pa.array([0, 2], pa.int64())
-        })  # fmt: skip
-        parquet.write_table(rows, f"{place}/topic=orders/0.parquet")
-
-    files = LocalFiles(tmp_path / "archive")
-    table = ManifestTable(files)
-    table.open()
-    table.add("q", 0, {"orders": {"1": {"log_id": "x", "sequence": 3}}}, write)
-    files.release()
+    until_three = delta_tables.until(3, "x")
+    table = delta_tables.output(tmp_path / "archive")
+    table.add([delta_tables.rows(0, 1, log_id="x"), delta_tables.rows(2, 3, log_id="x")], "q", 0, until_three)
 
     found = lapwing("verify", "archive", cwd=tmp_path)
 

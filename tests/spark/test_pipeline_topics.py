@@ -3,6 +3,7 @@
 import json
 import time
 
+import delta_tables
 import pytest
 from pipeline_runs import Runs
 from test_pipeline_archive import redo_last_batch
@@ -310,7 +311,7 @@ def test_windows_are_computed_once_and_what_has_no_place_in_one_is_rejected_or_c
     assert (first["orders"], first["revenue"], first["who"], first["p50"]) == (3, 7.0, 2, 3.0)
     assert first["size"] == sum(len(body) for body in bodies[:3])
     assert found["fr", "01:00"]["orders"] == found["de", "02:00"]["orders"] == 1
-    rows = spark.read.parquet(str(runs.data.parent / "minutes")).collect()
+    rows = delta_tables.read(spark, runs.data.parent / "minutes").collect()
     assert sorted((row.country, row.orders) for row in rows) == [("de", 1), ("de", 3), ("fr", 1)]
     rejects = broker.messages("orders.rejected")
     assert {message["headers"]["origin-sequence"]: message["headers"]["reason"] for message in rejects} == {
@@ -419,4 +420,4 @@ def test_flow_of_messages_is_told_per_topic_and_channel(spark, runs, broker):
     assert all(row["message_bytes"] in (0.0, 100.0) for row in topics)
     assert not any("failure_ratio" in row for row in topics)
     assert sum(row["messages"] for row in topics) > 0
-    assert spark.read.parquet(str(runs.data.parent / "flow")).count() == len(rows)
+    assert delta_tables.read(spark, runs.data.parent / "flow").count() == len(rows)

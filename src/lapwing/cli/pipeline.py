@@ -268,7 +268,7 @@ def reset(
 def compact(
     place: Annotated[Path, Argument(metavar="DIR", help="Directory of an archive or a table.")] = ARCHIVE,
 ) -> None:
-    """Merge the small files of an archive or a table now; its pipeline must not be running."""
+    """Merge the small files of an archive or a table now, and delete those that it needs no more."""
     with spark_needed():
         from lapwing.spark.pipelines import upkeep
     print(f"{place}: {upkeep.compact_now(str(place)):,} files merged")
@@ -315,7 +315,7 @@ def verify(
 ) -> None:
     """Prove that every message is in an archive exactly once: reads all sequences; exit status 1 if not so."""
     with spark_needed():
-        from lapwing.spark.pipelines.files import is_local, plain_place
+        from lapwing.spark.pipelines.files import plain_place
         from lapwing.spark.pipelines.settings import BadSetting
         from lapwing.spark.pipelines.settings import sequences as parse
         from lapwing.spark.pipelines.verify import proof_json, proof_text, published
@@ -325,13 +325,7 @@ def verify(
     except BadSetting as error:
         raise ConfigError(f"--sequences: {error}") from error
     held = published(tuple(nsqd), tuple(lookupd)) if nsqd or lookupd else None
-    archive = plain_place(archive)
-    spark = None
-    if not is_local(archive):
-        from lapwing.spark.session import local_session
-
-        spark = local_session("lapwing verify")
-    proof = prove(archive, topics=topics, span=span, published=held, spark=spark)
+    proof = prove(plain_place(archive), topics=topics, span=span, published=held)
     print(json.dumps(proof_json(proof), indent=2) if as_json else proof_text(proof))
     if not proof.sound:
         sys.exit(1)

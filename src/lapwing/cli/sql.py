@@ -18,7 +18,7 @@ def app(
     rows: Annotated[int, Option("--rows", "-n", min=1, help="Show at most so many rows.")] = 100,
     as_json: shared.Json = False,
 ) -> None:
-    """Run a SQL query over the Parquet files that the archive pipeline has written.
+    """Run a SQL query over the table that the archive pipeline has written.
 
     The fields of JSON bodies are columns, and so are _topic, _node, _sequence, _id, _timestamp and _headers. Spark
     starts for it, which takes some seconds.
@@ -35,7 +35,7 @@ def app(
 
         archive = plain_place(archive)
         if is_local(archive):
-            topics(None, archive)  # a folder without an archive is an error at once, not after the start of Spark
+            topics(archive)  # a folder without an archive is an error at once, not after the start of Spark
     with quieted():
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         with busy(*STARTING):

@@ -1,14 +1,14 @@
-"""Archived logs: the Parquet files of an archive as the older part of the brokers' logs.
+"""Archived logs: the table of an archive as the older part of the brokers' logs.
 
-Of a log that a broker still has, the archive holds the sequences up to those that its manifest names, and the broker
-has the rest. A log that no broker has any more (its topic was deleted or created again, its node is gone) is one that
+Of a log that a broker still has, the archive holds the sequences that its batches have reached, and the broker has
+the rest. A log that no broker has any more (its topic was deleted or created again, its node is gone) is one that
 has ended: it gets a node number of its own in the offsets of a query, so that its place is kept apart.
 """
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
@@ -17,13 +17,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-from lapwing.errors import LapwingError
+from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.blocks import fields_of, filled
 from lapwing.spark.offsets import ENDED_LOG, HeldLog, LogRange
-from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.manifest_table import Log, TableContents, TableDamaged, reached, settled, topic_of
+from lapwing.spark.pipelines.delta import Log, Part, archive_table, parts_of, reached, read_note
 
-_ATTEMPTS: Final = 10
 _ROWS: Final = 20_000  # of one batch that is handed to Spark
 _KEYS: Final = ["node", "log_id", "sequence"]
 
@@ -52,66 +50,66 @@ class Archive:
     """An archive of this machine, or of a file system that is mounted here."""
 
     def __init__(self, place: str) -> None:
-        self._files = LocalFiles(place)
-        self._footers: dict[str, list[tuple[Log, Extent]]] = {}  # by path; a file never changes
+        self._root = place
+        try:
+            self._table = archive_table(place)
+        except ConfigError as error:
+            raise LapwingError(f"option archive: {error}") from error
+        self._version = -1
+        self._ends: dict[Log, int] = {}
+        self._extents: dict[Log, list[Extent]] = {}
+        self._mixed: dict[str, list[tuple[Log, Extent]]] = {}  # files with several logs, by path: they never change
+        self._lock = threading.Lock()
 
     def logs(self, topic: str | None = None) -> dict[Log, ArchivedLog]:
-        """Return every archived log (of a topic) at this moment; raises `LapwingError` where there is no archive."""
-        for _ in range(_ATTEMPTS):
-            with suppress(FileNotFoundError):  # files were merged meanwhile: the manifest names others now
-                return self._logs(topic)
-        raise LapwingError(f"{self._files.root}: files are merged faster than they can be read; try again later")
-
-    def _logs(self, topic: str | None) -> dict[Log, ArchivedLog]:
-        contents = self._contents()
-        ends = {(name, node, log_id): end for name, node, log_id, end in contents.ended} | reached(contents.until)
-        extents: dict[Log, list[Extent]] = {}
-        for path in contents.parts:
-            if topic is None or topic_of(path) == topic:
-                for log, extent in self._footer(path):
-                    extents.setdefault(log, []).append(extent)
+        """Return every archived log (of a topic) at this moment."""
+        with self._lock:
+            self._look()
+            extents = {log: found for log, found in self._extents.items() if topic is None or log[0] == topic}
         return {
             log: ArchivedLog(
                 first=min(each.first for each in found),
-                until=max(ends.get(log, 0), max(each.last for each in found) + 1),
+                until=max(self._ends.get(log, 0), max(each.last for each in found) + 1),
                 bytes=sum(each.bytes for each in found),
                 extents=tuple(sorted(found, key=lambda each: each.first)),
             )
             for log, found in extents.items()
         }
 
-    def _contents(self) -> TableContents:
-        try:
-            contents = settled(self._files)
-        except TableDamaged as error:
-            raise LapwingError(str(error)) from error
-        if contents.number == 0:
-            raise LapwingError(f"option archive: {self._files.root} has no manifest, so it is no archive")
-        return contents
+    def _look(self) -> None:
+        """Take in the newest version of the table."""
+        self._table.update_incremental()
+        if self._table.version() == self._version:
+            return
+        note = read_note(self._table)
+        self._ends = {(name, node, log_id): end for name, node, log_id, end in note.ended} | reached(note.until)
+        self._extents = {}
+        for part in parts_of(self._table):
+            for log, extent in self._logs_of(part):
+                self._extents.setdefault(log, []).append(extent)
+        self._version = self._table.version()
 
-    def _footer(self, path: str) -> list[tuple[Log, Extent]]:
-        """Return the logs of a file: by its footer where every row group is of one log, else by its columns."""
-        if path not in self._footers:
-            place = os.path.join(self._files.root, path)
-            found = _by_statistics(parquet.read_metadata(place))
-            if found is None:
-                found = _by_columns(parquet.read_table(place, columns=_KEYS, partitioning=None), place)
-            topic = topic_of(path)
-            self._footers[path] = [
-                ((topic, node, log_id), Extent(path, first, last, size))
+    def _logs_of(self, part: Part) -> list[tuple[Log, Extent]]:
+        """Return the logs of a file: by the bounds of its columns where it is of one log, else by its rows."""
+        topic, low, high = part.partition["topic"] or "", part.lowest, part.highest
+        if all(name in low for name in _KEYS) and all(low[name] == high[name] for name in ("node", "log_id")):
+            extent = Extent(part.path, low["sequence"], high["sequence"], part.bytes)
+            return [((topic, low["node"], low["log_id"]), extent)]
+        if part.path not in self._mixed:
+            place = os.path.join(self._root, part.path)
+            found = _by_columns(parquet.read_table(place, columns=_KEYS, partitioning=None), place)
+            self._mixed[part.path] = [
+                ((topic, node, log_id), Extent(part.path, first, last, size))
                 for (node, log_id), (first, last, size) in found.items()
             ]
-        return self._footers[path]
+        return self._mixed[part.path]
 
     def rows(self, part: LogRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Return the archived messages of a range in order, each once; files may be merged meanwhile."""
-        for _ in range(_ATTEMPTS):
-            with suppress(FileNotFoundError):
-                return iter(self._read(part, schema).to_batches(max_chunksize=_ROWS))
-        raise LapwingError(f"{part}: its files are merged faster than they can be read; try again later")
+        """Return the archived messages of a range in order, each once."""
+        return iter(self._read(part, schema).to_batches(max_chunksize=_ROWS))
 
     def _read(self, part: LogRange, schema: pa.Schema) -> pa.Table:
-        """Return all rows at once: a file that vanishes before the last one would else double the first ones."""
+        """Return all rows at once, in order."""
         log = part.topic, real_node(part.node), part.log_id
         held = self.logs(part.topic).get(log)
         columns = sorted({*schema.names, *_KEYS, *(["body"] if "fields" in schema.names else [])} - {"topic", "fields"})
@@ -120,14 +118,14 @@ class Archive:
             if extent.first < part.stop and extent.last >= part.start:
                 within = [("node", "=", log[1]), ("log_id", "=", part.log_id)]
                 within += [("sequence", ">=", part.start), ("sequence", "<", part.stop)]
-                place = os.path.join(self._files.root, extent.path)
+                place = os.path.join(self._root, extent.path)
                 tables.append(parquet.read_table(place, columns=columns, filters=within, partitioning=None))
         if not tables:
             return schema.empty_table()
         rows = pa.concat_tables(tables, promote_options="permissive")
         rows = rows.take(pc.sort_indices(rows.column("sequence")))
         if len(pc.unique(rows.column("sequence"))) != len(rows):
-            raise LapwingError(f"{part}: the archive {self._files.root} has messages twice; `lapwing pipeline verify`")
+            raise LapwingError(f"{part}: the archive {self._root} has messages twice; `lapwing pipeline verify`")
         made = {
             "topic": lambda: pa.repeat(pa.scalar(part.topic, pa.string()), len(rows)),
             "fields": lambda: fields_of(rows.column("body")),
@@ -147,7 +145,7 @@ class Archive:
             if earliest is not None and extent.first > earliest:
                 break
             within = [("node", "=", log[1]), ("log_id", "=", log[2]), ("timestamp", ">=", since)]
-            place = os.path.join(self._files.root, extent.path)
+            place = os.path.join(self._root, extent.path)
             found = parquet.read_table(place, columns=["sequence"], filters=within, partitioning=None)
             if len(found):
                 first = int(pc.min(found.column("sequence")).as_py())
@@ -201,32 +199,6 @@ def add_archive(
             held = replace(held, at=earlier if earlier is not None else live.at)
         merged[topic][node] = held
     return merged
-
-
-def _by_statistics(footer: Any) -> dict[tuple[int, str], tuple[int, int, int]] | None:
-    """Return first, last and bytes of each log by the statistics of row groups; None where they do not do."""
-    places = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
-    if not all(name in places for name in _KEYS):
-        return None
-    found: dict[tuple[int, str], tuple[int, int, int]] = {}
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        if group.num_rows == 0:
-            continue
-        ranges = []
-        for name in _KEYS:
-            statistics = group.column(places[name]).statistics
-            if statistics is None or not statistics.has_min_max:
-                return None
-            ranges.append((statistics.min, statistics.max))
-        nodes, logs, sequences = ranges
-        if nodes[0] != nodes[1] or logs[0] != logs[1]:
-            return None
-        log_id = logs[0].decode() if isinstance(logs[0], bytes) else logs[0]
-        first, last, size = found.get((nodes[0], log_id), (*sequences, 0))
-        size += group.total_byte_size
-        found[nodes[0], log_id] = min(first, sequences[0]), max(last, sequences[1]), size
-    return found
 
 
 def _by_columns(rows: pa.Table, place: str) -> dict[tuple[int, str], tuple[int, int, int]]:

@@ -1,17 +1,16 @@
-"""Topics to Parquet: every message exactly once, in files by topic, date and hour, with a manifest to prove it."""
+"""Topics to a Delta table: every message exactly once, in files by topic, date and hour."""
 
 import json
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lapwing.spark.options import source_options
-from lapwing.spark.pipelines.batch_table import BatchTable
-from lapwing.spark.pipelines.compact import MergeSettings
-from lapwing.spark.pipelines.files import open_files
-from lapwing.spark.pipelines.manifest_table import TableDamaged, settled
+from lapwing.spark.pipelines import delta
+from lapwing.spark.pipelines.delta import DeltaOutput, TableFormat, archive_table
 from lapwing.spark.pipelines.messages import read_stream, stream_options
 from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext
@@ -30,44 +29,29 @@ SCHEMA: Final = (
 _MOST_BRANCHES: Final = 8  # logs of one batch up to which a chain of conditions is quicker than a join
 # looked up in a dictionary these would only fill it
 _UNIQUE: Final = ("body", "id", "sequence", "timestamp")
-_ATTEMPTS: Final = 5  # at reading files that merges take away meanwhile
 
 
 def read(spark: "SparkSession", place: str) -> "DataFrame":
-    """Return an archive as a DataFrame: every message once, also while a pipeline writes there or merges files.
-
-    It has the files that the manifest names at this moment. A merge before they are read takes them away: Spark then
-    fails with an error, and reading again helps. A directory without a manifest is read as it is.
-    """
-    reader = spark.read.schema(SCHEMA)
-    root = place.rstrip("/")
-    for _ in range(_ATTEMPTS):
-        contents = settled(open_files(place, spark))
-        if contents.number == 0:
-            return reader.parquet(place)
-        if not contents.parts:
-            return spark.createDataFrame([], SCHEMA)
-        found = reader.option("basePath", root).parquet(*(f"{root}/{path}" for path in sorted(contents.parts)))
-        if len(found.inputFiles()) == len(contents.parts):  # Spark leaves out a file that vanishes while it lists them
-            return found
-    raise TableDamaged(f"{root}: files that the manifest names are missing; lapwing pipeline verify lists them")
+    """Return an archive as a DataFrame: every message once, also while it is written to. Raises `ConfigError`."""
+    archive_table(place)
+    return delta.read(spark, place)
 
 
 def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
     """Return the query that archives."""
     checkpoint = context.checkpoint
     scope = {"topics": settings.topics, "pattern": settings.pattern}
-    table = BatchTable(context.paths.out, context, _merging(settings), *PARTITIONS, scope=scope)
+    table = DeltaOutput(context.paths.out, context, _form(settings), *PARTITIONS, scope=scope)
     another = (
         f"{table.root} was last written from another checkpoint than {checkpoint.root}; from this one "
         "messages could be archived twice. Delete it: the archive itself knows where to continue"
     )
     remedy = f"`lapwing pipeline reset {settings.name}`: the archive then continues where its files end"
-    table.open(foreign="" if checkpoint.new else another, remedy=remedy)
-    if checkpoint.new and table.contents.until:
+    table.open(cast(StructType, StructType.fromDDL(SCHEMA)), foreign="" if checkpoint.new else another, remedy=remedy)
+    if checkpoint.new and table.note.until:
         # the checkpoint is lost or new, and the archive itself knows how far it has come
         logger.warning("%s: no checkpoint; the archive continues where it ends", table.root)
-        settings = replace(settings, start=json.dumps(_going_on(table.contents.until, settings)))
+        settings = replace(settings, start=json.dumps(_going_on(table.note.until, settings)))
 
     def write(batch: "DataFrame", number: int) -> None:
         query, until = checkpoint.query(), checkpoint.offsets(number)
@@ -75,11 +59,11 @@ def build(settings: ArchiveSettings, context: RunContext) -> PreparedQuery:
             logger.warning("%s: batch %s was archived before; it is not archived twice", table.root, number)
             context.count_out(batch.count())
         else:
-            context.count_out(table.add_rows(_shaped(batch, until), query, number, until))
+            context.count_out(table.add(_shaped(batch, until), query, number, until))
 
     more = {"includeHeaders": str(settings.headers).lower(), "maxRecordsPerPartition": str(settings.rows_per_task)}
     stream = read_stream(context.spark, settings, **more).writeStream
-    return PreparedQuery(stream.foreachBatch(write), settings.trigger, finish=table.finish, close=table.close)
+    return PreparedQuery(stream.foreachBatch(write), settings.trigger, finish=table.finish)
 
 
 def _going_on(until: dict[str, Any], settings: ArchiveSettings) -> dict[str, Any]:
@@ -90,7 +74,7 @@ def _going_on(until: dict[str, Any], settings: ArchiveSettings) -> dict[str, Any
     }
 
 
-def _merging(settings: ArchiveSettings) -> MergeSettings:
+def _form(settings: ArchiveSettings) -> TableFormat:
     """Return how the archive's files are written and merged."""
 
     def writer(frame: "DataFrame") -> "DataFrameWriter":
@@ -99,8 +83,7 @@ def _merging(settings: ArchiveSettings) -> MergeSettings:
             found = found.option(f"parquet.enable.dictionary#{column}", "false")
         return found
 
-    order = ("node", "log_id", "sequence")
-    return MergeSettings(settings.compact_after, settings.file_bytes, order, settings.compression, writer)
+    return TableFormat(settings.compact_after, settings.file_bytes, settings.history, settings.compression, writer)
 
 
 def _shaped(batch: "DataFrame", until: dict[str, Any]) -> "DataFrame":

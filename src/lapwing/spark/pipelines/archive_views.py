@@ -2,7 +2,6 @@
 
 import json
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -12,8 +11,7 @@ from pyspark.sql.types import StructType
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import compiling, complaint
 from lapwing.spark.pipelines.archive import read
-from lapwing.spark.pipelines.files import open_files
-from lapwing.spark.pipelines.manifest_table import settled
+from lapwing.spark.pipelines.delta import archive_table, parts_of
 from lapwing.spark.pipelines.parse import ABOUT
 
 if TYPE_CHECKING:
@@ -21,23 +19,16 @@ if TYPE_CHECKING:
 
 _SAMPLE: Final = 1000  # messages that show the fields of a topic's bodies
 _CORRUPT: Final = "_corrupt_record"
-_ATTEMPTS: Final = 5  # at reading files that merges take away meanwhile
-VANISHED: Final = ("FILE_NOT_EXIST", "FileNotFoundException", "NoSuchFileException", "PATH_NOT_FOUND")
 
 
-def topics(spark: "SparkSession | None", place: str) -> list[str]:
-    """Return the topics of an archive; one on this machine needs no Spark. Raises `ConfigError` if there is none."""
-    contents = settled(open_files(place, spark))
-    if contents.number == 0:
-        raise ConfigError(f"{place}: no archive is there; `lapwing pipeline run archive` writes one, the first files "
-                          "after some ten seconds")  # fmt: skip
-    folders = {path.partition("/")[0] for path in contents.parts}
-    return sorted(unquote(folder.removeprefix("topic=")) for folder in folders)
+def topics(place: str) -> list[str]:
+    """Return the topics of an archive, without Spark. Raises `ConfigError` if there is none."""
+    return sorted({part.partition["topic"] or "" for part in parts_of(archive_table(place))})
 
 
 def select(spark: "SparkSession", place: str, sql: str) -> "DataFrame":
     """Return the result of a query over the topics of an archive. Raises `ConfigError`."""
-    found = topics(spark, place)
+    found = topics(place)
     rows = read(spark, place)
     for topic in found:
         if topic in sql:
@@ -48,22 +39,12 @@ def select(spark: "SparkSession", place: str, sql: str) -> "DataFrame":
 
 
 def query(spark: "SparkSession", place: str, sql: str, count: int) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the columns and the first rows of a query's result. Raises `ConfigError`.
-
-    A merge of the pipeline that writes the archive takes files away: the query is then run again on the new ones.
-    """
-    for _ in range(_ATTEMPTS):
-        try:
-            frame = select(spark, place, sql)
-            return frame.columns, first_rows(frame, count)
-        except (PySparkException, Py4JJavaError) as error:
-            text = str(error)
-            if not any(mark in text for mark in VANISHED):
-                raise ConfigError(f"sql: {complaint(error)}") from error
-    raise ConfigError(
-        f"{place}: files were merged during each of {_ATTEMPTS} attempts, as the query takes longer than the time "
-        "between two merges; stop the pipeline meanwhile"
-    )
+    """Return the columns and the first rows of a query's result. Raises `ConfigError`."""
+    try:
+        frame = select(spark, place, sql)
+        return frame.columns, first_rows(frame, count)
+    except (PySparkException, Py4JJavaError) as error:
+        raise ConfigError(f"sql: {complaint(error)}") from error
 
 
 def first_rows(frame: "DataFrame", count: int) -> list[dict[str, Any]]:

@@ -1,42 +1,46 @@
-"""Dead letters to Parquet: every letter once with its reason and error, and counts by channel and reason."""
+"""Dead letters to Delta tables: every letter once with its reason and error, and counts by channel and reason."""
 
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from lapwing.spark.pipelines.batch_table import BatchTable
-from lapwing.spark.pipelines.compact import MergeSettings
+from lapwing.spark.pipelines.delta import DeltaOutput, TableFormat
 from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.pipeline_settings import DeadSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, persisted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 LETTERS = "letters"  # the folder of the letters themselves
 COUNTS = "counts"  # the folder of what was counted, batch by batch
-_MERGING = MergeSettings(after=64, file_bytes=64 << 20)
+_FORM = TableFormat(merge_after=64, file_bytes=64 << 20)
 
 
 def build(settings: DeadSettings, context: RunContext) -> PreparedQuery:
     """Return the query that archives and counts dead letters."""
     frame = read_stream(context.spark, settings, dead="true", includeHeaders="true")
-    tables = {name: _open(f"{context.paths.out}/{name}", settings, context) for name in (LETTERS, COUNTS)}
-
-    def release() -> None:
-        for table in tables.values():
-            table.close()
+    dated = _dated(frame)
+    schemas = {LETTERS: dated.schema, COUNTS: counted(dated).schema}
+    tables = {
+        name: _open(f"{context.paths.out}/{name}", schema, settings, context) for name, schema in schemas.items()
+    }
 
     def write(batch: "DataFrame", number: int) -> None:
         query, until = context.checkpoint.query(), context.checkpoint.offsets(number)
-        with persisted(batch.withColumn("date", F.to_date(F.coalesce("dead_at", "timestamp")))) as dated:
+        with persisted(_dated(batch)) as dated:
             for name, rows in ((LETTERS, dated), (COUNTS, counted(dated))):
                 there = tables[name].has(query, number)
-                added = rows.count() if there else tables[name].add_rows(rows.coalesce(1), query, number, until)
+                added = rows.count() if there else tables[name].add(rows.coalesce(1), query, number, until)
                 if name == LETTERS:
                     context.count_out(added)
 
-    return PreparedQuery(frame.writeStream.foreachBatch(write), settings.trigger, close=release)
+    def finish() -> None:
+        for table in tables.values():
+            table.finish()
+
+    return PreparedQuery(frame.writeStream.foreachBatch(write), settings.trigger, finish=finish)
 
 
 def counted(letters: "DataFrame") -> "DataFrame":
@@ -50,9 +54,14 @@ def counted(letters: "DataFrame") -> "DataFrame":
     )
 
 
-def _open(place: str, settings: DeadSettings, context: RunContext) -> BatchTable:
-    table = BatchTable(place, context, _MERGING, "date")
+def _dated(letters: "DataFrame") -> "DataFrame":
+    return letters.withColumn("date", F.to_date(F.coalesce("dead_at", "timestamp")))
+
+
+def _open(place: str, schema: "StructType", settings: DeadSettings, context: RunContext) -> DeltaOutput:
+    table = DeltaOutput(place, context, _FORM, "date")
     table.open(
+        schema,
         foreign=f"{settings.name}: {place} holds letters that were written from another checkpoint, and would hold "
         "them twice. `lapwing pipeline reset` with --with-output starts over, or choose another out",
         remedy=f"`lapwing pipeline reset {settings.name} --with-output` starts over",

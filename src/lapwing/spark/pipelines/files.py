@@ -1,13 +1,11 @@
 """The few things a pipeline does with files itself: on this machine's disk, or wherever Spark can write."""
 
 import contextlib
-import ctypes
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from lapwing.errors import ConfigError
@@ -15,16 +13,11 @@ from lapwing.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_HERE: Final = -100  # AT_FDCWD
-_EXCHANGE: Final = 2  # RENAME_EXCHANGE
-
-
 class LocalFiles:
     """A directory of this machine; all paths are relative to it, with slashes."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = str(Path(root).absolute())
-        self._lock: int | None = None
 
     def _at(self, path: str) -> Path:
         return Path(self.root, path)
@@ -33,8 +26,8 @@ class LocalFiles:
         """Return all of a file; raises `FileNotFoundError`."""
         return self._at(path).read_bytes()
 
-    def write(self, path: str, data: bytes, *, new: bool = False) -> None:
-        """Make a file, whole or not at all; with `new` raises `FileExistsError` when there is one."""
+    def write(self, path: str, data: bytes) -> None:
+        """Make or replace a file, whole or not at all."""
         place = self._at(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = place.with_name(f".{place.name}.{os.getpid()}.new")
@@ -43,10 +36,7 @@ class LocalFiles:
             file.flush()
             os.fsync(file.fileno())
         try:
-            if new:
-                os.link(draft, place)  # unlike a rename it does not replace
-            else:
-                os.replace(draft, place)
+            os.replace(draft, place)
         finally:
             draft.unlink(missing_ok=True)
         _sync_directory(place.parent)
@@ -74,34 +64,6 @@ class LocalFiles:
             place.parent.mkdir(parents=True, exist_ok=True)
         os.replace(self._at(path), place)
 
-    def exchange(self, folder: str, added: Mapping[str, str], removed: Set[str], draft: str) -> bool:
-        """Put files (name: where it is now) in the place of others of a folder in one step; False: not possible here.
-
-        `draft` is a free path to prepare the new folder at; the old one, with all its files, is left behind there.
-        """
-        if not folder:
-            return False
-        live, new = self._at(folder), self._at(draft)
-        kept = set(self.names(folder)) - removed
-        try:
-            self.delete(draft)
-            new.mkdir(parents=True)
-            new.chmod(live.stat().st_mode)
-            for name in kept - added.keys():
-                os.link(live / name, new / name)
-            for name, place in added.items():
-                os.link(self._at(place), new / name)
-            _sync_directory(new)
-            if not _exchange(live, new):
-                return False
-        except OSError:  # no links or no exchange on this file system, or a directory inside
-            return False
-        for name in self.names(draft):
-            if name not in kept and name not in removed:  # came in between, from somebody else
-                os.replace(new / name, live / name)
-        _sync_directory(live.parent)
-        return True
-
     def delete(self, path: str) -> None:
         """Remove a file or a directory with all that is in it, if there is one."""
         place = self._at(path)
@@ -113,23 +75,6 @@ class LocalFiles:
     def sync(self, path: str) -> None:
         """Return once the file would survive a loss of power, as far as this is known here."""
         sync(self._at(path))
-
-    def hold(self) -> None:
-        """Keep others from writing here as long as this process lives."""
-        self._at("_manifest").mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._at("_manifest/lock"), os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            self._lock = None
-            raise ConfigError(f"{self.root}: another pipeline is writing here; stop it or choose another out") from None
-
-    def release(self) -> None:
-        """Let others write here."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
 
 class HadoopFiles:
@@ -153,16 +98,10 @@ class HadoopFiles:
         with contextlib.closing(self._system.open(self._at(path))) as stream:
             return bytes(stream.readAllBytes())
 
-    def write(self, path: str, data: bytes, *, new: bool = False) -> None:
-        if new and self.exists(path):
-            raise FileExistsError(path)
+    def write(self, path: str, data: bytes) -> None:
         draft = self._at(f"{path}.{os.getpid()}.new")
         with contextlib.closing(self._system.create(draft, True)) as stream:
             stream.write(bytearray(data))
-        if new:
-            if not self._system.rename(draft, self._at(path)):
-                raise FileExistsError(path)
-            return
         # in one step where the file system can: a crash leaves the old file or the new one
         how = self._gateway.new_array(self._hadoop.Options.Rename, 1)
         how[0] = self._hadoop.Options.Rename.OVERWRITE
@@ -191,22 +130,11 @@ class HadoopFiles:
         if not self._system.rename(self._at(path), self._at(target)):
             raise OSError(f"{self.root}: {path} could not be moved to {target}")
 
-    def exchange(self, folder: str, added: Mapping[str, str], removed: Set[str], draft: str) -> bool:
-        """Return False: such file systems replace one file at most."""
-        return False
-
     def delete(self, path: str) -> None:
         self._system.delete(self._at(path), True)
 
     def sync(self, path: str) -> None:
         """Do nothing: what was written and closed is as safe as this file system makes it."""
-
-    def hold(self) -> None:
-        """Do nothing: such file systems have no locks; two writers meet in the manifest, and the second one fails."""
-
-    def release(self) -> None:
-        """Do nothing."""
-
 
 Files = LocalFiles | HadoopFiles
 
@@ -245,14 +173,6 @@ def check_writable(place: str) -> None:
         raise ConfigError(
             f"{place}: cannot write there: {error.strerror}; choose another place or give this user the right to write"
         ) from error
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step; False where the system cannot."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # of Linux; Python has no name for it
-    if rename is None:
-        return False
-    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def _sync_directory(path: Path) -> None:

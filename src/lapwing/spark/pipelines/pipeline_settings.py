@@ -15,6 +15,7 @@ ALL_TOPICS: Final = rf"(?!{OWN_TOPICS}|{BENCH_TOPICS})[^#]*"  # nor those that a
 STATS_TOPIC: Final = "_lapwing_stats"
 FLOW_TOPIC: Final = "_lapwing_flow"
 DEFAULT_TIME: Final = "_timestamp"  # of an event: when its message was published
+_HISTORY: Final = "How long files that were merged away are kept, for readers and for time travel."
 DEFAULT_NSQD: Final = ("127.0.0.1:4151",)
 
 
@@ -66,7 +67,7 @@ class StreamSettings(PipelineSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveSettings(StreamSettings):
-    """Topics to Parquet files, partitioned by topic, date and hour; every message exactly once."""
+    """Topics to a Delta table, partitioned by topic, date and hour; every message exactly once."""
 
     trigger: float = setting(
         s.seconds, 10.0, about="Time from the start of one batch to the start of the next; short ones make small files."
@@ -85,6 +86,7 @@ class ArchiveSettings(StreamSettings):
         s.count, 32, about="Small files in one hour's folder after which they are merged into one."
     )
     file_bytes: int = setting(s.count, 256 << 20, about="Size up to which files are merged.")
+    history: float = setting(s.seconds, 86_400.0, about=_HISTORY)
     rows_per_task: int = setting(s.count, 500_000, about="Messages that one task writes into one file.")
 
 
@@ -142,7 +144,7 @@ _STATE: Final = "the checkpoint holds state that was made with the old value"
 
 @dataclass(frozen=True, kw_only=True)
 class RollupSettings(RejectingSettings):
-    """Event-time windows over a topic, to Parquet and to a topic; each window once, when it is complete."""
+    """Event-time windows over a topic, to a Delta table and to a topic; each window once, when it is complete."""
 
     window: float = setting(s.seconds, 60.0, about="Length of a window.", fixed=_STATE)
     slide: float = setting(s.seconds, 0.0, about="Time between the starts of windows (default: window).", fixed=_STATE)
@@ -157,7 +159,7 @@ class RollupSettings(RejectingSettings):
         about="What to compute: count, bytes, distinct(x), p50(x) .. p99(x) or any SQL aggregate, by column name.",
     )
     out: str = setting(
-        s.place_or_none, "", about="Where Parquet files go; none leaves them out.",
+        s.place_or_none, "", about="Where the Delta table goes; none leaves it out.",
         fixed="what was computed is in the old place; a new place needs a new checkpoint",
     )
     to: str = setting(s.topic, "", about="Topic for the windows as JSON.", example="orders.perminute")
@@ -165,7 +167,7 @@ class RollupSettings(RejectingSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TableSettings(RejectingSettings):
-    """A topic as a typed table: Parquet, Delta, Iceberg or a database; each message once."""
+    """A topic as a typed table: Delta, plain Parquet or a database; each message once."""
 
     trigger: float = setting(
         s.seconds, 10.0, about="Time from the start of one batch to the start of the next; short ones make small files."
@@ -175,15 +177,15 @@ class TableSettings(RejectingSettings):
         about="Columns of the table as SQL (default: every field, and _topic, _node, _sequence, _timestamp).",
     )
     store: str = setting(
-        s.one_of("parquet", "delta", "iceberg", "jdbc"), "parquet", about="What the table is.",
+        s.one_of("delta", "parquet", "jdbc"), "delta", about="What the table is.",
         fixed="what was written is in the old one; a new one needs a new checkpoint",
     )
     out: str = setting(
-        s.place, "", about="Directory of a Parquet or Delta table (default: beside the data directory).",
+        s.place, "", about="Directory of a Delta table or of Parquet files (default: beside the data directory).",
         fixed="what was written is in the old place; a new place needs a new checkpoint",
     )
     table: str = setting(
-        s.table, "", about="Name of an Iceberg table, or of a table in a database.", example="public.orders",
+        s.table, "", about="Name of the table in a database.", example="public.orders",
         fixed="what was written is in the old table; a new one needs a new checkpoint",
     )
     url: str = setting(s.text, "", about="JDBC URL of the database.", example="jdbc:postgresql://localhost/shop")
@@ -214,12 +216,13 @@ class TableSettings(RejectingSettings):
     )
     compact_after: int = setting(s.count, 32, about="Small files in one folder after which they are merged into one.")
     file_bytes: int = setting(s.count, 256 << 20, about="Size up to which files are merged.")
+    history: float = setting(s.seconds, 86_400.0, about=_HISTORY)
     dry_run: bool = setting(s.flag, False, about="Only show the schema and a sample of the rows.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadSettings(StreamSettings):
-    """Dead letters to Parquet with reason and error, and counts by channel and reason; each letter once."""
+    """Dead letters to Delta tables with reason and error, and counts by channel and reason; each letter once."""
 
     trigger: float = setting(
         s.seconds, 10.0, about="Time from the start of one batch to the start of the next; short ones make small files."
@@ -281,7 +284,7 @@ class FlowSettings(StreamSettings):
     window: float = setting(s.seconds, 10.0, about="Length of a window.", fixed=_STATE)
     watermark: float = setting(s.seconds, 5.0, about="How late a sample may be and still count.")
     out: str = setting(
-        s.place_or_none, "", about="Where Parquet files go; none leaves them out.",
+        s.place_or_none, "", about="Where the Delta table goes; none leaves it out.",
         fixed="what was computed is in the old place; a new place needs a new checkpoint",
     )
     to: str = setting(s.topic, FLOW_TOPIC, about="Topic for the windows as JSON.")

@@ -22,7 +22,8 @@ from lapwing.spark.offsets import each_log
 from lapwing.spark.options import source_options
 from lapwing.spark.pipelines import archive, publish
 from lapwing.spark.pipelines import progress as records
-from lapwing.spark.pipelines.files import LocalFiles, is_local
+from lapwing.spark.pipelines.delta import archive_table
+from lapwing.spark.pipelines.files import LocalFiles
 from lapwing.spark.pipelines.messages import read_options, sink_access
 from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
 from lapwing.spark.pipelines.progress import PipelineProgress
@@ -257,9 +258,9 @@ def make_plan(settings: ReplaySettings, context: RunContext) -> ReplayPlan:
         elif kept.done:
             logger.info("the replay %s continues at chunk %s of %s", name, kept.done, len(kept.chunks()))
         return kept
-    if settings.archive and is_local(settings.archive) and not LocalFiles(settings.archive).exists("_manifest"):
-        raise ConfigError(f"{settings.name}: archive: {settings.archive} has no manifest, so it is no archive")
     try:
+        if settings.archive:
+            archive_table(settings.archive)
         logs = {} if settings.archive else _logs(settings)
     except LapwingError as error:
         raise ConfigError(f"{settings.name}: {error}") from error

@@ -1,4 +1,4 @@
-"""Event-time windows: each once, when the watermark has passed it, as Parquet and as JSON to a topic."""
+"""Event-time windows: each once, when the watermark has passed it, to a Delta table and as JSON to a topic."""
 
 import re
 from collections.abc import Callable
@@ -9,8 +9,7 @@ from pyspark.sql import functions as F
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import compiling
 from lapwing.spark.pipelines import publish
-from lapwing.spark.pipelines.batch_table import BatchTable
-from lapwing.spark.pipelines.compact import MergeSettings
+from lapwing.spark.pipelines.delta import DeltaOutput, TableFormat
 from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.parse import REJECTED, TIME, divided, parse, with_time
 from lapwing.spark.pipelines.pipeline_settings import FlowSettings, RollupSettings
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 _DISTINCT: Final = re.compile(r"distinct\((.+)\)", re.DOTALL)
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)\((.+)\)", re.DOTALL)
-_MERGING: Final = MergeSettings(after=64, file_bytes=64 << 20, order=("window_start",))
+_FORM: Final = TableFormat(merge_after=64, file_bytes=64 << 20)
 
 
 def build(settings: RollupSettings, context: RunContext) -> PreparedQuery:
@@ -104,13 +103,15 @@ def write(
             f"{settings.name}: date is the column that the files are divided by; choose another name, such as "
             "values: {day: ...}, or leave the files out with out: none"
         )
-    table = BatchTable(place, context, _MERGING, "date") if place else None
+    table = DeltaOutput(place, context, _FORM, "date") if place else None
     if table is not None:
         another = (
             f"{settings.name}: {place} holds windows that were computed from another checkpoint, and would hold them "
             "twice. Delete it or choose another out to compute it again, or bring the old checkpoint back"
         )
-        table.open(foreign=another if isinstance(settings, RollupSettings) else "")
+        schema = _dated(frame.drop(REJECTED) if rejects else frame).schema
+        foreign = another if isinstance(settings, RollupSettings) else ""
+        table.open(schema, foreign=foreign, setting=f"{settings.name}: values")
     sink = publish.options(settings, context) if to or rejects else {}
 
     def save(batch: "DataFrame", number: int) -> None:
@@ -123,15 +124,19 @@ def write(
             context.count_rejected(bad)
             query = context.checkpoint.query()
             if table is not None and there > bad and not table.has(query, number):
-                dated = done.withColumn("date", F.to_date("window_start")).coalesce(1)
-                context.count_out(table.add_rows(dated, query, number, context.checkpoint.offsets(number)))
+                until = context.checkpoint.offsets(number)
+                context.count_out(table.add(_dated(done).coalesce(1), query, number, until))
             if to or rejects:
                 rows = _outgoing(kept.coalesce(1), to, rejects, settings.name)
                 publish.once(rows, sink, f"rollup-{query}", number)
                 published()
 
     writer = frame.writeStream.foreachBatch(save).outputMode("append")
-    return PreparedQuery(writer, settings.trigger, close=nothing if table is None else table.close)
+    return PreparedQuery(writer, settings.trigger, finish=nothing if table is None else table.finish)
+
+
+def _dated(windows: "DataFrame") -> "DataFrame":
+    return windows.withColumn("date", F.to_date("window_start"))
 
 
 def _outgoing(rows: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":

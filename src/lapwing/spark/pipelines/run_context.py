@@ -77,7 +77,7 @@ def paths_of(settings: PipelineSettings, data: Path, checkpoint: str = "") -> Pi
     The default place of the files that it writes is beside `data`, under the pipeline's name.
     """
     home = PipelineHome(data.absolute() / settings.name)
-    writes_files = getattr(settings, "store", "parquet") in ("parquet", "delta")
+    writes_files = getattr(settings, "store", "delta") != "jdbc"
     out = getattr(settings, "out", "none") if writes_files else "none"
     return PipelinePaths(
         home,

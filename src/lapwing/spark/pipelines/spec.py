@@ -347,8 +347,8 @@ def problems(spec: PipelineSpec) -> list[str]:
 
 def _problems_of_table(settings: TableSettings) -> list[str]:
     found: list[str] = []
-    if settings.store in ("iceberg", "jdbc") and not settings.table:
-        found.append(f"table is missing: the name of the table for store: {settings.store}")
+    if settings.store == "jdbc" and not settings.table:
+        found.append("table is missing: the name of the table in the database")
     if settings.store == "jdbc" and not settings.url.startswith("jdbc:"):
         found.append("url is missing: the JDBC URL of the database, such as jdbc:postgresql://localhost/shop")
     if settings.key and settings.store != "jdbc":

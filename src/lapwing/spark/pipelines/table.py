@@ -13,14 +13,14 @@ from lapwing.spark.pipelines.messages import read_stream
 from lapwing.spark.pipelines.parse import OURS, REJECTED, TIME, divided, parse, rejecting, with_time
 from lapwing.spark.pipelines.pipeline_settings import DEFAULT_TIME, TableSettings
 from lapwing.spark.pipelines.run_context import PreparedQuery, RunContext, persisted
-from lapwing.spark.pipelines.stores import PARTITIONS, DeltaStore, IcebergStore, ParquetStore, TableStore
+from lapwing.spark.pipelines.stores import PARTITIONS, DeltaStore, ParquetStore, TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _ABOUT = ("_topic", "_node", "_sequence", "_timestamp")
 _STORES: dict[str, type[TableStore]] = {
-    "parquet": ParquetStore, "delta": DeltaStore, "iceberg": IcebergStore, "jdbc": JdbcStore,
+    "delta": DeltaStore, "parquet": ParquetStore, "jdbc": JdbcStore,
 }  # fmt: skip
 _TAKEN = frozenset({REJECTED, "_order_timestamp", "_order_sequence", "_order_rank"})  # beside the columns for a while
 
@@ -33,13 +33,8 @@ def build(settings: TableSettings, context: RunContext) -> PreparedQuery:
     sink = publish.options(settings, context) if rejects else {}
     store = _STORES[settings.store](settings, context)
     store.open(rows.drop(REJECTED).schema)
-    try:
-        write = _batch_writer(settings, context, store, rejects, sink)
-        writer = rows.writeStream.foreachBatch(write)
-    except BaseException:
-        store.close()
-        raise
-    return PreparedQuery(writer, settings.trigger, finish=store.finish, close=store.close)
+    writer = rows.writeStream.foreachBatch(_batch_writer(settings, context, store, rejects, sink))
+    return PreparedQuery(writer, settings.trigger, finish=store.finish)
 
 
 def shaped(frame: "DataFrame", settings: TableSettings, context: RunContext) -> "DataFrame":

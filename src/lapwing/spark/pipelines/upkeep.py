@@ -4,13 +4,14 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+
 from lapwing.errors import ConfigError
 from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.options import BrokerAccess
-from lapwing.spark.pipelines.compact import MergeSettings, compact
-from lapwing.spark.pipelines.files import LocalFiles, is_local
-from lapwing.spark.pipelines.manifest_table import MANIFEST, ManifestTable
+from lapwing.spark.pipelines.delta import open_table, optimize, parts_of, read_note, vacuum
+from lapwing.spark.pipelines.files import is_local, plain_place
 from lapwing.spark.pipelines.messages import access
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import PipelineSettings, StreamSettings
@@ -19,7 +20,7 @@ from lapwing.spark.pipelines.run_context import paths_of
 from lapwing.spark.pipelines.spec import PipelineSpec
 
 _FILE_BYTES: Final = 256 << 20
-_ORDER: Final = ("node", "log_id", "sequence")
+_HISTORY_SECONDS: Final = 86_400.0
 
 
 def remove(data: Path, name: str, *, keep_channel: bool = False) -> list[str]:
@@ -88,47 +89,38 @@ def reset(data: Path, name: str, *, with_output: bool = False) -> list[str]:
         if not is_local(out):
             raise ConfigError(f"{out} is not on this machine; delete it there")
         if Path(out).exists():
-            if not Path(out, MANIFEST).is_dir():
-                raise ConfigError(f"{out} has no manifest, so no pipeline wrote it; delete it yourself")
+            if not _is_output(Path(out)):
+                raise ConfigError(f"{out} holds no table of a pipeline; delete it yourself")
             shutil.rmtree(out)
             done.append(f"deleted the files in {out}")
     shutil.rmtree(paths.checkpoint, ignore_errors=True)
     done.append(f"deleted the checkpoint {paths.checkpoint}; the next run of {name} starts over")
-    if out and not with_output and Path(out, MANIFEST).is_dir():
+    if out and not with_output and is_local(out) and _is_output(Path(out)):
         done.append(f"kept the files in {out}: an archive continues where they end, other kinds need --with-output")
     if getattr(settings, "store", "") == "jdbc" and not getattr(settings, "key", ()):
         done.append("kept the rows in the database; the next run refuses to add them again, and names the statements")
     return done
 
 
+def _is_output(place: Path) -> bool:
+    """Return whether a pipeline wrote a directory: a table, tables, or plain Parquet in folders by batch."""
+    found = [place, *place.iterdir()]
+    return any((each / "_delta_log").is_dir() or each.name.startswith("batch=") for each in found)
+
+
 def compact_now(place: str) -> int:
-    """Merge all small files of an archive or a table on this machine; return how many were merged."""
-    if not is_local(place):
-        raise ConfigError(f"{place} is not on this machine; the pipeline merges its files itself")
-    files = LocalFiles(place)
-    if not files.names(MANIFEST):
-        raise ConfigError(f"{place} has no manifest, so it is no archive and no table of a pipeline")
-    table = ManifestTable(files)
-    table.open()
-    try:
-        settings = MergeSettings(2, _FILE_BYTES, _ORDER, _compression(table))
-        merged = 0
-        while more := compact(None, table, settings, all_due=True):
-            merged += more
-        return merged
-    finally:
-        table.close()
-
-
-def _compression(table: ManifestTable) -> str:
-    """Return how the newest file is compressed."""
-    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
-
-    for path in sorted(table.contents.parts, reverse=True):
-        metadata = parquet.read_metadata(f"{table.root}/{path}")
-        if metadata.num_row_groups:
-            return str(metadata.row_group(0).column(0).compression).lower()
-    return "snappy"
+    """Merge all small files of an archive or a table, and delete those not needed; return how many were merged."""
+    table = open_table(plain_place(place))
+    if table is None:
+        raise ConfigError(f"{place} is no archive and no table of a pipeline")
+    compression = "snappy"
+    for part in parts_of(table)[-1:]:
+        metadata = parquet.read_metadata(f"{plain_place(place)}/{part.path}")
+        compression = str(metadata.row_group(0).column(0).compression)
+    merged = optimize(table, compression, _FILE_BYTES, {}, read_note(table))
+    table.update_incremental()
+    vacuum(table, _HISTORY_SECONDS)
+    return merged
 
 
 def _idle(data: Path, name: str) -> RunCommand:

@@ -1,38 +1,30 @@
 """Proof that an archive holds every message of a range of sequences exactly once.
 
-The sequences are read out of the files themselves, all of them, and compared with what by the manifest has been
+The sequences are read out of the files themselves, all of them, and compared with what by the table's log has been
 archived, and with what the brokers have published if they are asked. The result is shown in words or as JSON.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-import pyarrow.parquet as parquet  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
+from deltalake import DeltaTable
 
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.directory import Directory, ask_all
 from lapwing.spark.http import BrokerAway, BrokerRefused, call
 from lapwing.spark.options import BrokerAccess
-from lapwing.spark.pipelines import manifest_table as tables
-from lapwing.spark.pipelines.files import Files, HadoopFiles, open_files
-from lapwing.spark.pipelines.manifest_table import Log, TableContents, topic_of
+from lapwing.spark.pipelines.delta import Log, Part, TableNote, archive_table, parts_of, reached, read_note
 from lapwing.spark.pipelines.pipeline_settings import ALL_TOPICS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Run = tuple[int, int]  # sequences [first, stop)
 
 _MOST_SHOWN: Final = 5
 _SHORT: Final = 8  # characters of a log's id in the table, which has to fit a terminal
-_ATTEMPTS: Final = 5
 
 
 @dataclass
@@ -94,67 +86,24 @@ def published(nsqd: tuple[str, ...], lookupd: tuple[str, ...] = ()) -> dict[Log,
     return found
 
 
-class _Moved(Exception):
-    """Files that the manifest named are gone: they were merged in the meantime."""
-
-
 def verify(
-    place: str,
-    *,
-    topics: Iterable[str] = (),
-    span: Run | None = None,
-    published: Mapping[Log, Run] | None = None,
-    spark: "SparkSession | None" = None,
+    place: str, *, topics: Iterable[str] = (), span: Run | None = None, published: Mapping[Log, Run] | None = None
 ) -> Proof:
     """Check an archive, or the part of it that `topics` and `span` (sequences) name; it may be in use.
 
-    `published` is what the brokers hold: (first, next) of each log. With a URL (s3a, hdfs) `spark` reads the files;
-    on this machine's disk nobody is needed.
+    `published` is what the brokers hold: (first, next) of each log.
     """
-    files = open_files(place, spark)
-    for _ in range(_ATTEMPTS):
-        with suppress(_Moved):
-            return _verify(files, place, frozenset(topics), span, published or {}, spark)
-    raise LapwingError(f"{place}: files are merged faster than they can be read; try again later")
-
-
-def _verify(
-    files: Files, place: str, wanted: frozenset[str], span: Run | None, published: Mapping[Log, Run],
-    spark: "SparkSession | None",
-) -> Proof:  # fmt: skip
-    contents = tables.settled(files)
-    if contents.number == 0:
-        raise LapwingError(f"{place}: no manifest, so this is no archive, or nothing has been archived yet")
-    known = contents.until.keys() | {topic_of(path) for path in contents.parts} | {each[0] for each in contents.ended}
+    table = archive_table(place)
+    wanted, published = frozenset(topics), published or {}
+    note, parts = read_note(table), parts_of(table)
+    known = note.until.keys() | {part.partition["topic"] for part in parts} | {each[0] for each in note.ended}
     if strange := wanted - known - {log[0] for log in published}:
         raise LapwingError(f"{place}: nothing of topic {', '.join(sorted(strange))} was ever archived here")
     proof = Proof(place)
-    held: dict[Log, list[Run]] = {}
-    for path, part in sorted(contents.parts.items()):
-        topic = topic_of(path)
-        if wanted and topic not in wanted:
-            continue
-        if not files.exists(path) and path not in tables.settled(files).parts:
-            raise _Moved
-        try:
-            rows = _sequences(f"{files.root}/{path}", spark if isinstance(files, HadoopFiles) else None)
-        except (OSError, pa.ArrowInvalid) as error:
-            if path not in tables.settled(files).parts:
-                raise _Moved from None
-            proof.faults.append(f"{path}: {str(error).splitlines()[0]}")
-            continue
-        proof.files += 1
-        proof.rows += len(rows)
-        if len(rows) != part.rows:
-            proof.faults.append(f"{path}: {len(rows)} rows, the manifest has {part.rows}")
-        for (node, log_id), found in runs_by_log(rows).items():
-            held.setdefault((topic, node, log_id), []).extend(found)
-    unknown = tables.strays(files, contents)
-    newer = tables.load(files)[0].parts if unknown else {}
-    proof.faults += [f"{path}: a file that the manifest does not know" for path in unknown if path not in newer]
-    ended = {(topic, node, log_id): sequence for topic, node, log_id, sequence in contents.ended}
-    began = {(topic, node, log_id): sequence for topic, node, log_id, sequence in contents.began}
-    expected = {**ended, **tables.reached(contents.until)}
+    held = _held(table, [part for part in parts if not wanted or part.partition["topic"] in wanted], proof)
+    ended = {(topic, node, log_id): sequence for topic, node, log_id, sequence in note.ended}
+    began = {(topic, node, log_id): sequence for topic, node, log_id, sequence in note.began}
+    expected = {**ended, **reached(note.until)}
     for log, sequence in expected.items():
         if (not wanted or log[0] in wanted) and (sequence > 0 or log in published):
             held.setdefault(log, [])
@@ -164,18 +113,37 @@ def _verify(
     proof.logs += [
         LogProof(*log, first=first, stop=first, published=after, archived=False)
         for log, (first, after) in sorted(published.items())
-        if log not in held and first < after and _in_scope(log[0], wanted, contents)
+        if log not in held and first < after and _in_scope(log[0], wanted, note)
     ]
     return proof
 
 
-def _in_scope(topic: str, wanted: frozenset[str], contents: TableContents) -> bool:
+def _held(table: DeltaTable, parts: list[Part], proof: Proof) -> dict[Log, list[Run]]:
+    """Return the sequences of each log that are in the files; files that are gone or damaged go into the proof."""
+    held: dict[Log, list[Run]] = {}
+    fragments = {each.path: each for each in table.to_pyarrow_dataset().get_fragments()}
+    for part in sorted(parts, key=lambda part: part.path):
+        try:
+            rows = fragments[part.path].to_table(columns=["node", "log_id", "sequence"])
+        except (OSError, pa.ArrowInvalid) as error:
+            proof.faults.append(f"{part.path}: {str(error).splitlines()[0]}")
+            continue
+        proof.files += 1
+        proof.rows += len(rows)
+        if len(rows) != part.rows:
+            proof.faults.append(f"{part.path}: {len(rows)} rows, the table's log has {part.rows}")
+        for (node, log_id), found in runs_by_log(rows).items():
+            held.setdefault((part.partition["topic"] or "", node, log_id), []).extend(found)
+    return held
+
+
+def _in_scope(topic: str, wanted: frozenset[str], note: TableNote) -> bool:
     """Return whether the archive should have the topic: the user asks for it, or the pipeline reads it."""
     if wanted:
         return topic in wanted
-    if topics := contents.scope.get("topics"):
+    if topics := note.scope.get("topics"):
         return topic in topics
-    return re.fullmatch(contents.scope.get("pattern") or ALL_TOPICS, topic) is not None
+    return re.fullmatch(note.scope.get("pattern") or ALL_TOPICS, topic) is not None
 
 
 def _ended(proof: LogProof) -> LogProof:
@@ -184,17 +152,6 @@ def _ended(proof: LogProof) -> LogProof:
     if proof.missing and proof.missing[-1][1] == proof.stop:
         proof.lost.append(proof.missing.pop())
     return proof
-
-
-def _sequences(path: str, spark: "SparkSession | None") -> Any:
-    """Return the columns that identify the messages of a file."""
-    columns = ["node", "log_id", "sequence"]
-    if spark is None:
-        return parquet.read_table(path, columns=columns, partitioning=None)
-    try:
-        return spark.read.parquet(path).select(*columns).toArrow()
-    except PySparkException as error:
-        raise OSError(str(error)) from error
 
 
 def prove(

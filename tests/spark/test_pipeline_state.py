@@ -1,215 +1,22 @@
-"""A table to which batches are added once, whatever is interrupted, and the proof of what it holds."""
+"""What a pipeline keeps beside its data: checkpoint, progress, status, and the lines of Spark that it lets through."""
 
 import json
-import random
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import manifest_table as tables
-from lapwing.spark.pipelines import verify as v
 from lapwing.spark.pipelines.checkpoint import Checkpoint
-from lapwing.spark.pipelines.compact import choose, over
 from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.manifest_table import ManifestTable, TableDamaged
 from lapwing.spark.pipelines.pipeline_home import PipelineHome
 from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings, RollupSettings
 from lapwing.spark.pipelines.progress import PipelineProgress, from_spark
 from lapwing.spark.pipelines.publish import options
 from lapwing.spark.pipelines.run_context import RunContext
 from lapwing.spark.pipelines.stderr_filter import meaningful
-from lapwing.spark.pipelines.verify import proof_text
-
-FOLDER = "topic=orders/date=2026-11-15/hour=10"
 
 
-def rows(first, stop, node=1, log_id="log"):
-    count = stop - first
-    return pa.table({
-        "node": pa.array([node] * count, pa.int32()),
-        "log_id": pa.array([log_id] * count),
-        "sequence": pa.array(range(first, stop), pa.int64()),
-    })  # fmt: skip
-
-
-def writing(*parts, folder=FOLDER):
-    def write(place):
-        from pathlib import Path
-
-        Path(place, folder).mkdir(parents=True)
-        for index, part in enumerate(parts):
-            parquet.write_table(part, f"{place}/{folder}/part-{index}.parquet")
-
-    return write
-
-
-def until(sequence, log_id="log"):
-    return {"orders": {"1": {"log_id": log_id, "sequence": sequence}}}
-
-
-@pytest.fixture
-def table(tmp_path):
-    made = ManifestTable(LocalFiles(tmp_path / "archive"))
-    made.open()
-    return made
-
-
-def reopened(table):
-    table._files.release()
-    again = ManifestTable(LocalFiles(table.root))
-    again.open()
-    return again
-
-
-def test_a_batch_counts_once(table):
-    table.add("q", 0, until(10), writing(rows(0, 10)))
-
-    assert table.has("q", 0)
-    assert not table.has("q", 1)
-    assert not table.has("other", 0)
-    assert reopened(table).has("q", 0)
-    assert v.verify(table.root).sound
-
-
-def test_files_without_an_entry_are_as_if_they_were_not_there(table, monkeypatch):
-    monkeypatch.setattr(table._files, "write", lambda *_, **__: (_ for _ in ()).throw(OSError("killed here")))
-    with pytest.raises(OSError, match="killed here"):
-        table.add("q", 0, until(10), writing(rows(0, 10)))
-
-    again = reopened(table)
-    again.add("q", 0, until(10), writing(rows(0, 10)))
-
-    assert v.verify(table.root).rows == 10
-    assert v.verify(table.root).sound
-
-
-@pytest.mark.parametrize("moved", [0, 1, 2])
-def test_moves_that_a_crash_interrupts_are_finished_by_the_next_who_opens(table, monkeypatch, moved):
-    table.add("q", 0, until(4), writing(rows(0, 2), rows(2, 4)))
-    move, calls = table._files.move, []
-
-    def dying(path, target):
-        if len(calls) == moved:
-            raise OSError("killed here")
-        calls.append(path)
-        move(path, target)
-
-    monkeypatch.setattr(table._files, "move", dying)
-    if moved < 2:
-        with pytest.raises(OSError, match="killed here"):
-            table.add("q", 1, until(8), writing(rows(4, 6), rows(6, 8)))
-    else:
-        table.add("q", 1, until(8), writing(rows(4, 6), rows(6, 8)))
-
-    again = reopened(table)
-
-    assert again.has("q", 1)
-    assert v.verify(table.root).rows == 8
-    assert v.verify(table.root).sound
-
-
-def test_merging_refuses_to_change_the_rows(table):
-    table.add("q", 0, until(5), writing(rows(0, 5)))
-    table.add("q", 1, until(10), writing(rows(5, 10)))
-
-    with pytest.raises(TableDamaged, match="would change their rows"):
-        table.merge(sorted(table.contents.parts), writing(rows(0, 9), folder=""))
-
-    assert v.verify(table.root).rows == 10
-
-
-def test_many_entries_fold_into_a_snapshot(table):
-    for batch in range(105):
-        table.add("q", batch, until(batch + 1), writing(rows(batch, batch + 1)))
-
-    names = LocalFiles(table.root).names("_manifest")
-
-    assert [name for name in names if "snapshot" in name] == ["00000100.snapshot.json"]
-    assert len([name for name in names if name.endswith(".json")]) == 6
-    assert sum(part.rows for part in reopened(table).contents.parts.values()) == 105
-    assert v.verify(table.root).sound
-
-
-def test_only_one_pipeline_writes_to_a_table(table):
-    with pytest.raises(ConfigError, match="another pipeline is writing here"):
-        ManifestTable(LocalFiles(table.root)).open()
-
-
-def test_a_proof_names_what_is_missing_what_is_there_twice_and_what_is_strange(table, tmp_path):
-    table.add("q", 0, until(10), writing(rows(0, 10)))
-    table.add("q", 1, until(30), writing(rows(12, 20), rows(18, 25)))
-    stray = tmp_path / "archive" / FOLDER / "stray.parquet"
-    parquet.write_table(rows(0, 1), stray)
-
-    proof = v.verify(table.root, published={("orders", 1, "log"): (0, 42)})
-
-    [log] = proof.logs
-    assert log.missing == [(10, 12), (25, 30)]
-    assert log.twice == [(18, 20)]
-    assert log.waiting == 12
-    assert not proof.sound
-    text = proof_text(proof)
-    assert "MISSING  topic orders, node 1, log log: 7 messages: 10 .. 11, 25 .. 29" in text
-    assert "TWICE    topic orders, node 1, log log: 2 messages: 18 .. 19" in text
-    assert "stray.parquet: a file that the manifest does not know" in text
-
-
-def test_a_proof_of_some_sequences_looks_at_those_only(table):
-    table.add("q", 0, until(100), writing(rows(0, 40), rows(50, 100)))
-
-    assert v.verify(table.root, span=(0, 40)).sound
-    assert v.verify(table.root, span=(60, 100)).sound
-    assert v.verify(table.root, span=(30, 60)).logs[0].missing == [(40, 50)]
-    assert v.verify(table.root, span=(90, 110)).logs[0].missing == [(100, 110)]
-
-
-def test_a_lost_or_cut_file_is_a_fault(table):
-    table.add("q", 0, until(20), writing(rows(0, 10), rows(10, 20)))
-    first, second = sorted(table.contents.parts)
-    LocalFiles(table.root).delete(first)
-    LocalFiles(table.root).write(second, b"PAR1 and no more")
-
-    proof = v.verify(table.root)
-
-    assert len(proof.faults) == 2
-    assert proof.logs[0].missing == [(0, 20)]
-
-
-def test_a_log_that_was_made_anew_is_another_log(table):
-    table.add("q", 0, until(10), writing(rows(0, 10)))
-    table.add("q", 1, until(3, "new"), writing(rows(0, 3, log_id="new")))
-
-    proof = v.verify(table.root)
-
-    assert [(log.log_id, log.rows) for log in proof.logs] == [("log", 10), ("new", 3)]
-    assert proof.sound
-
-
-def test_runs_are_found_in_any_order_of_rows():
-    picked = random.Random(7)
-    for _ in range(50):
-        sequences = [picked.randrange(60) for _ in range(picked.randrange(1, 40))]
-        found = v.runs(pa.array(sequences, pa.int64()))
-
-        assert sorted(each for low, high in found for each in range(low, high)) == sorted(sequences)
-
-
-def test_small_files_are_chosen_up_to_the_size_of_a_large_one():
-    parts = [tables.DataFile(f"f/{n}", 1, 40) for n in range(5)]
-
-    assert choose(parts, 100) == ["f/0", "f/1"]
-    assert tables.small([*parts, tables.DataFile("f/big", 1, 400)], 50) == {"f": parts}
-
-
-def test_an_hour_is_over_a_while_after_it_has_ended():
-    from datetime import UTC, datetime
-
-    assert not over(FOLDER, datetime(2026, 11, 15, 11, 4, tzinfo=UTC))
-    assert over(FOLDER, datetime(2026, 11, 15, 11, 6, tzinfo=UTC))
-    assert over("date=2026-11-14", datetime(2026, 11, 15, 0, 6, tzinfo=UTC))
-    assert not over("", datetime(2026, 11, 15, tzinfo=UTC))
+def until(sequence):
+    return {"orders": {"1": {"log_id": "log", "sequence": sequence}}}
 
 
 def test_a_checkpoint_says_what_cannot_be_changed_and_what_to_do(tmp_path):
