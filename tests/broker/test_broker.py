@@ -61,7 +61,7 @@ def test_a_publish_in_the_turn_of_the_deletion_is_refused(stage: Stage) -> None:
     stage.commit()
 
     assert client.answers() == [b"E_PUB_FAILED PUB failed exiting"]
-    assert stage.broker.problem is None
+    assert stage.broker.keeper.problem is None
 
 
 def test_deleting_a_channel_hangs_up_on_its_consumers_alone(stage: Stage) -> None:
@@ -155,7 +155,7 @@ def test_consumers_are_let_in_while_the_disk_is_full(tmp_path: Path) -> None:
     consumer = stage.consumer()
     assert consumer.received() == [0]
     assert stage.broker.changes[-1] == ("channel", "t", "c", True)
-    assert stage.broker.problem
+    assert stage.broker.keeper.problem
     consumer.finish(0)
     stage.checkpoint()
     disk.heal()
@@ -173,12 +173,12 @@ def test_health_comes_back_without_a_publish(tmp_path: Path) -> None:
     for _ in range(3):
         stage.pass_time(2 * SECOND)
         stage.checkpoint()
-        assert stage.broker.problem is not None
+        assert stage.broker.keeper.problem is not None
     disk.heal()
     stage.pass_time(2 * SECOND)
     stage.checkpoint()
 
-    assert stage.broker.problem is None
+    assert stage.broker.keeper.problem is None
     assert stage.reports[-1] == "writes succeed again; publishes are taken"
 
 

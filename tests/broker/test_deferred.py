@@ -194,7 +194,7 @@ def test_what_waits_for_centuries_is_written_down_like_any_other(tmp_path: Path)
     stage.checkpoint()
     stage.kill()
 
-    assert stage.broker.problem is None
+    assert stage.broker.keeper.problem is None
     assert sorted(stage.channel().ledger.deferred.sequences()) == [0, 1]
 
 

@@ -157,8 +157,8 @@ def test_a_stop_says_what_it_could_not_write_although_it_was_known_that_the_disk
         stage.consumer(topic=topic)
         stage.client().publish(*numbered(2), topic=topic)
     disk.full = True
-    stage.broker.save_catalog()
-    assert stage.broker.problem
+    stage.broker.keeper.save_catalog()
+    assert stage.broker.keeper.problem
     stage.reports.clear()
     stage.broker.close(now=stage.now)
 

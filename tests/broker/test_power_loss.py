@@ -19,7 +19,7 @@ def power_lost(path: Path, lost: Callable[[Stage], None], **options: object) -> 
     shutil.copytree(topic, path / "before")
     lost(stage)
     stage.checkpoint()
-    stage.broker.save_catalog()
+    stage.broker.keeper.save_catalog()
     stage.broker.storage.close()
     for file in topic.glob("0*"):
         file.unlink()

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.broker import persistence, storage
+from lapwing.broker import keeper, storage
+from lapwing.broker.opening import Opening
 from lapwing.log import resting_file
 from play import SECOND, Stage
 
@@ -32,7 +33,7 @@ def idle(path: Path) -> Stage:
         stage.client().publish(name.encode(), topic=name)
     stage.checkpoint()
     sync(stage)
-    stage.now += persistence.REST
+    stage.now += keeper.REST
     stage.checkpoint()
     assert resting(stage) == NAMES
     return stage
@@ -73,10 +74,10 @@ def test_a_topic_with_a_consumer_does_not_rest_and_one_to_sync_is_remembered(tmp
     stage.client().publish(b"more", topic="t1")
     for _ in range(3):
         stage.checkpoint()
-        stage.now += persistence.REST
+        stage.now += keeper.REST
 
     assert resting(stage) == ["t1", "t2", "t3", "t4"]
-    assert [topic.name for topic in stage.broker.unsynced_resting] == ["t1"]
+    assert [topic.name for topic in stage.broker.keeper._unsynced_resting] == ["t1"]
 
 
 def test_a_topic_that_was_read_rests_again(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ def test_a_topic_that_was_read_rests_again(tmp_path: Path) -> None:
     assert stage.broker.topics["t2"].log.frame(0).endswith(b"t2")
     assert "t2" not in resting(stage)
     stage.checkpoint(trim=True)
-    stage.now += persistence.REST
+    stage.now += keeper.REST
     stage.checkpoint()
 
     assert resting(stage) == NAMES
@@ -97,20 +98,20 @@ def test_very_many_new_topics_rest_sooner_and_once_used_again_as_late_as_others(
     for name in names:
         client.publish(b"x", topic=name)
     stage.checkpoint()
-    stage.now += persistence.SOON
+    stage.now += keeper.SOON
     client.publish(b"y", topic="t7")
     stage.checkpoint()
-    while persistence.let_idle_rest(stage.broker, stage.now):
+    while stage.broker.keeper.let_idle_rest(stage.now):
         pass
 
     assert resting(stage) == [name for name in names[:201] if name != "t7"]
     client.publish(b"y", topic="t8")
     stage.checkpoint()
-    stage.now += persistence.REST - 1
+    stage.now += keeper.REST - 1
     stage.checkpoint()
     assert "t8" not in resting(stage)
     stage.now += 1
-    while persistence.let_idle_rest(stage.broker, stage.now):
+    while stage.broker.keeper.let_idle_rest(stage.now):
         pass
     assert resting(stage) == names
 
@@ -119,7 +120,7 @@ def test_few_new_topics_do_not_rest_sooner(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.client().publish(b"x", topic="t")
     stage.checkpoint()
-    stage.now += persistence.REST - 1
+    stage.now += keeper.REST - 1
     stage.checkpoint()
 
     assert resting(stage) == []
@@ -134,10 +135,10 @@ def test_a_resting_topic_with_a_channel_keeps_what_is_pending(tmp_path: Path) ->
     stage.broker.leave(stage.channel(), next(iter(stage.channel().subscriptions)), now=stage.now)
     stage.checkpoint()
     sync(stage)
-    stage.now += persistence.REST
+    stage.now += keeper.REST
     stage.pass_time(SECOND)
     stage.checkpoint()
-    stage.now += persistence.REST
+    stage.now += keeper.REST
     stage.checkpoint()
     assert resting(stage) == ["t"]
 
@@ -164,7 +165,7 @@ def test_after_a_clean_stop_topics_are_there_without_opening_their_files(
     identity = stage.broker.topics["t0"].log.identity
     stage.broker.topics["t0"].rest()
     with monkeypatch.context() as patch:
-        patch.setattr(persistence, "_open", None)
+        patch.setattr(Opening, "_open", None)
         stage.restart()
     assert resting(stage) == NAMES
     assert stage.broker.topics["t4"].paused
@@ -200,9 +201,9 @@ def test_a_topic_whose_files_were_touched_is_opened_by_them(
     with open(tmp_path / "topics" / "t-t1" / ending, "ab") as file:
         file.write(b"garbage")
     opened = []
-    plain = persistence._open
+    plain = Opening._open
     monkeypatch.setattr(
-        persistence, "_open", lambda broker, entry, now: (opened.append(entry.name), plain(broker, entry, now))
+        Opening, "_open", lambda self, entry, now: (opened.append(entry.name), plain(self, entry, now))
     )
     stage.open()
 
@@ -216,9 +217,9 @@ def test_after_a_start_of_the_machine_every_topic_is_opened(tmp_path: Path, monk
     stage.broker.close(now=stage.now)
     stage.boot_id = "another run"
     opened = []
-    plain = persistence._open
+    plain = Opening._open
     monkeypatch.setattr(
-        persistence, "_open", lambda broker, entry, now: (opened.append(entry.name), plain(broker, entry, now))
+        Opening, "_open", lambda self, entry, now: (opened.append(entry.name), plain(self, entry, now))
     )
     stage.open()
 
@@ -255,13 +256,13 @@ def test_a_checkpoint_of_many_topics_is_done_in_slices(tmp_path: Path) -> None:
     for number in range(100):
         client.publish(b"x", topic=f"t{number}")
     broker = stage.broker
-    work = persistence.begin_checkpoint(broker, now=stage.now)
+    work = broker.begin_checkpoint(now=stage.now)
     left = []
     while work.advance(30, now=stage.now):
-        left.append(len(broker.unindexed))
+        left.append(len(broker.keeper.unindexed))
 
     assert left == [70, 40, 10]
-    assert not broker.unindexed
+    assert not broker.keeper.unindexed
 
 
 def test_a_topic_that_is_written_to_during_a_checkpoint_waits_for_the_next_one(tmp_path: Path) -> None:
@@ -269,12 +270,12 @@ def test_a_topic_that_is_written_to_during_a_checkpoint_waits_for_the_next_one(t
     client = stage.client()
     for name in NAMES:
         client.publish(b"x", topic=name)
-    work = persistence.begin_checkpoint(stage.broker, now=stage.now)
+    work = stage.broker.begin_checkpoint(now=stage.now)
     assert work.advance(4, now=stage.now)
     client.publish(b"y", topic="t0")
 
     assert not work.advance(4, now=stage.now)
-    assert [topic.name for topic in stage.broker.unindexed] == ["t0"]
+    assert [topic.name for topic in stage.broker.keeper.unindexed] == ["t0"]
 
 
 def test_topics_that_are_created_without_end_do_not_pile_up_in_memory(tmp_path: Path) -> None:

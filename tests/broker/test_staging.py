@@ -344,7 +344,7 @@ def test_an_interrupted_batch_whose_topic_may_not_be_made_waits(node):
     node.stage(1, "k", 0, "new", b"a")
     node.files.write_intent(SINK, Intent(1, [("k", 0)]))
     node.broker.topic("other")
-    node.broker.save_catalog()
+    node.broker.keeper.save_catalog()
     node.limits = {"max_topics": 1}
     node.crash()
     assert "this node has 1 topics" in node.notes[0]

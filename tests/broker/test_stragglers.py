@@ -166,7 +166,7 @@ def test_a_side_log_that_cannot_be_written_keeps_the_segment(stage: Stage) -> No
     for _ in range(2):
         stage.checkpoint(trim=True)
         assert stage.broker.topics["t"].log.first == 0
-        assert stage.broker.problem
+        assert stage.broker.keeper.problem
     side.flush = flush  # type: ignore[method-assign]
     stage.checkpoint(trim=True)
     assert stage.broker.topics["t"].log.first > 80

@@ -160,11 +160,11 @@ def test_a_refused_write_takes_the_ok_back_and_all_that_was_said_after(stage: St
     assert client.answers() == [b"OK", b"E_PUB_FAILED PUB failed 00000.log: write at offset 17 failed: "
                                 b"No space left on device"]  # fmt: skip
     assert client.session.doomed
-    assert stage.broker.problem
+    assert stage.broker.keeper.problem
     disk.heal()
     stage.client().publish(b"again")
     assert [body for _, _, body in consumer.take()[0]] == [b"fine", b"again"]
-    assert stage.broker.problem is None
+    assert stage.broker.keeper.problem is None
 
 
 def test_a_refused_batch_says_its_own_name(stage: Stage) -> None:

@@ -101,7 +101,7 @@ def test_an_error_in_one_topic_strands_no_other(tmp_path: Path, monkeypatch: pyt
         first.session.handle(Pub("a", b"m"), now=stage.now)
         second.session.handle(Pub("b", b"m"), now=stage.now)
         stage.commit()
-        problem = stage.broker.problem or "".join(stage.reports)
+        problem = stage.broker.keeper.problem or "".join(stage.reports)
 
     assert second.answers() == [b"OK"]
     assert [answer[:12] for answer in first.answers()] == [b"E_PUB_FAILED"]

@@ -150,7 +150,7 @@ class History:
             self.redis.send(command)
         self.stage.sync()
         self.stage.checkpoint()
-        self.stage.broker.save_catalog()
+        self.stage.broker.keeper.save_catalog()
         self.redis.replies()
         for body in self.stage.entries("lone"):
             self.facts.published[body], self.facts.acknowledged[body] = (0, "lone"), 0

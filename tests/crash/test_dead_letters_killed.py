@@ -27,7 +27,7 @@ class Life:
         self.stage.consumer(ready=0).leave()
         configure(self.stage, max_attempts=self.chance.choice([1, 2]))
         self.stage.checkpoint()
-        self.stage.broker.save_catalog()
+        self.stage.broker.keeper.save_catalog()
         self.consumer: Client | None = None
         self.published: set[bytes] = set()
         self.finished: set[bytes] = set()

@@ -121,7 +121,7 @@ class History:
         size = chance.choice([700, 3000, 100_000])
         self.stage = Stage(data, durability=durability, max_bytes_per_file=size, max_req_timeout=60 * MINUTE)
         self.stage.consumer(ready=0).leave()
-        self.stage.broker.save_catalog()
+        self.stage.broker.keeper.save_catalog()
         platter.begin()
         self.count = 0
         self.written: set[bytes] = set()

@@ -472,7 +472,7 @@ class BrokerMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.models)))
         channel = self.channel(name)
         self.broker.delete_channel("t", name)
-        self.broker.save_catalog()
+        self.broker.keeper.save_catalog()
         del self.models[name]
         for number, client in list(self.clients.items()):
             if client.channel == name:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from doors import options, quiet
 
-from lapwing.broker import persistence
 from lapwing.broker.broker import Broker
+from lapwing.broker.keeper import Checkpoint
 from lapwing.nsqd.daemon import Daemon
 
 
@@ -17,15 +17,17 @@ async def test_a_mistake_in_one_checkpoint_does_not_end_them_all(
     went_on = asyncio.Event()
     tried = 0
 
-    def begin_checkpoint(broker: Broker, *, now: int) -> persistence.Checkpoint:
+    begin = Broker.begin_checkpoint
+
+    def begin_checkpoint(broker: Broker, *, now: int) -> Checkpoint:
         nonlocal tried
         tried += 1
         if tried == 1:
             raise OverflowError("something that nobody has thought of")
         went_on.set()
-        return persistence.Checkpoint(broker)
+        return begin(broker, now=now)
 
-    monkeypatch.setattr(persistence, "begin_checkpoint", begin_checkpoint)
+    monkeypatch.setattr(Broker, "begin_checkpoint", begin_checkpoint)
     daemon = Daemon(
         options(
             tcp_address="127.0.0.1:0",

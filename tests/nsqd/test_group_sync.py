@@ -9,7 +9,7 @@ import pytest
 from doors import options, quiet
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.persistence import REST
+from lapwing.broker.keeper import REST
 from lapwing.broker.storage import DiskStorage
 from lapwing.errors import LapwingError
 from lapwing.log.catalog import Catalog, TopicEntry
@@ -260,7 +260,7 @@ async def test_a_save_under_way_does_not_undo_a_later_one(tmp_path: Path, monkey
     broker.topic("t")
     writer.kick()
     broker.pause_topic("t", True, now=0)
-    broker.save_catalog()
+    broker.keeper.save_catalog()
     await writer.stop()
 
     assert Catalog(tmp_path).load() == [TopicEntry("t", paused=True)]

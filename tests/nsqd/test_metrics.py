@@ -115,7 +115,7 @@ async def test_percentiles_are_there_when_they_are_asked_for() -> None:
 
 async def test_a_broken_disk_shows() -> None:
     node = Node()
-    node.broker.problem = "no space"
+    node.broker.keeper.problem = "no space"
 
     assert parsed((await node.ask("GET", "/metrics"))[1])["lapwing_healthy"] == 0
 

@@ -190,10 +190,10 @@ async def test_the_text_is_laid_out_as_nsq_lays_it_out() -> None:
 
 async def test_health_is_told_in_its_own_words() -> None:
     node = Node()
-    node.broker.problem = "t.log: write at offset 0 failed: No space left on device"
+    node.broker.keeper.problem = "t.log: write at offset 0 failed: No space left on device"
 
-    assert (await node.json("/stats?format=json"))["health"] == f"NOK - {node.broker.problem}"
-    assert f"\nHealth: NOK - {node.broker.problem}\n" in (await node.ask("GET", "/stats"))[1]
+    assert (await node.json("/stats?format=json"))["health"] == f"NOK - {node.broker.keeper.problem}"
+    assert f"\nHealth: NOK - {node.broker.keeper.problem}\n" in (await node.ask("GET", "/stats"))[1]
 
 
 async def test_an_unknown_topic_has_no_producers_in_either_form() -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lapwing import names
-from lapwing.broker import persistence
 from lapwing.broker.agenda import Agenda
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_letter_mover import DeadLetterMover
 from lapwing.broker.drain import Drain
 from lapwing.broker.growth import Growth
 from lapwing.broker.holds import Hold
+from lapwing.broker.keeper import Keeper
 from lapwing.broker.ledger import Reason
+from lapwing.broker.opening import Opening
 from lapwing.broker.options import Options
 from lapwing.broker.read_stalls import ReadStalls
 from lapwing.broker.redrive import Redrives
@@ -27,7 +29,8 @@ from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuc
 
 if TYPE_CHECKING:
     from lapwing.broker.client_stats import Client
-    from lapwing.broker.persistence import Unopened
+    from lapwing.broker.keeper import Checkpoint
+    from lapwing.broker.opening import Unopened
 
 Change = tuple[str, str, str | None, bool]  # "topic" or "channel", topic, channel, created (else deleted)
 
@@ -46,13 +49,13 @@ class Broker:
         self.storage = storage
         self.report = report
         self.topics: dict[str, Topic] = {}
-        self.settings = SettingsStore(options, self.topics, self.save_catalog)
-        self.unopened: dict[str, Unopened] = {}
+        self.keeper = Keeper(self)
+        self.opening = Opening(self)
+        self.settings = SettingsStore(options, self.topics, self.keeper.save_catalog)
         self.clients: dict[Client, None] = {}
         self.agenda = Agenda()
         self.changes: list[Change] = []
         self.growth = Growth()
-        self.problem: str | None = None  # why the last write failed, until one succeeds
         self.memory_problem: str | None = None  # why no messages are taken for want of memory
         self.exiting = False
         self.now = 0  # ns; as of the last turn or checkpoint
@@ -61,20 +64,9 @@ class Broker:
         self.drain: Drain | None = None
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
         self.work = TurnWork(self)
-        self.stale: dict[Topic, None] = {}  # topics that have changed since they were saved
         self.read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
-        self.trimmable: dict[Topic, None] = {}  # topics that have changed since they were trimmed
         self.staged_from: dict[str, dict[str, int]] = {}  # by topic and sink: where a batch begins that may be partial
-        self.awake: dict[Topic, int] = {}  # topics that may be made to rest, and when they were used, ns
-        self.new: dict[Topic, int] = {}  # the same of topics that have never rested
-        self.unsynced_resting: dict[Topic, None] = {}  # topics whose logs have something to sync although they rest
-        self.unindexed: dict[Topic, None] = {}  # topics whose logs were written to since the last checkpoint
-        self.catalog_dirty = True
-        self.catalog_saves = 0  # that `save_catalog` has begun
-        self._catalog_due = False
-        self.probe_at = 0  # when to try a disk again that has refused a write, ns
         self.on_new_topic: Callable[[Topic], None] = lambda topic: None
-        self.save_catalog_later: Callable[[], object] = self.save_catalog  # at a checkpoint
 
     @property
     def node_name(self) -> str:
@@ -103,7 +95,7 @@ class Broker:
             topic.set_admission()
             topic.set_dedup(now=self.now)
             self.topics[name] = topic
-            persistence.note_new(self, topic)
+            self.keeper.note_new(topic)
             self.changed("topic", name, None, created=True)
             self.on_new_topic(topic)
         return topic
@@ -128,9 +120,7 @@ class Broker:
         topic.store.destroy()  # first: should the disk refuse, nothing has changed
         topic.close()
         del self.topics[name]
-        self.awake.pop(topic, None)
-        self.new.pop(topic, None)
-        self.unsynced_resting.pop(topic, None)
+        self.keeper.drop(topic)
         self.agenda.drop_deleted()
         for channel in list(topic.channels):
             self.changed("channel", name, channel, created=False)
@@ -207,11 +197,11 @@ class Broker:
         self.changes.append((kind, topic, channel, created))
         self.growth.note(topic)
         if not names.ephemeral(topic) and not (channel and names.ephemeral(channel)):
-            self.catalog_dirty = True
+            self.keeper.note_catalog(at_once=False)
 
     def catalog_changed(self) -> None:
         """Have the catalog written at the end of this turn."""
-        self.catalog_dirty = self._catalog_due = True
+        self.keeper.note_catalog(at_once=True)
 
     @property
     def draining(self) -> bool:
@@ -232,24 +222,19 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `commit` has something to do."""
-        return bool(self.work or self._catalog_due or self.growth)
+        return bool(self.work or self.keeper.catalog_due or self.growth)
 
     def commit(self, now: int) -> None:
         """End the turn: write each log, hand messages to channels, and deliver; the rest is left to the next turn."""
         self.now = now
         self.work.run(now)
-        if self._catalog_due:
-            self.save_catalog()
-
-    def note_written(self, topic: Topic) -> None:
-        """Note that the log of a topic was written to: its index records are written with the next checkpoint."""
-        self.problem = None
-        self.unindexed[topic] = None
+        if self.keeper.catalog_due:
+            self.keeper.save_catalog()
 
     @property
     def health(self) -> str | None:
         """The reasons why the broker is unhealthy, or None: memory, a failed write or read, unopened topics."""
-        reasons = [reason for reason in (self.memory_problem, self.problem) if reason is not None]
+        reasons = [reason for reason in (self.memory_problem, self.keeper.problem) if reason is not None]
         reasons += self.read_stalls.reasons()
         reasons += self.mover.problems()
         reasons += [topic.reason for topic in self.unopened.values()]
@@ -258,9 +243,7 @@ class Broker:
 
     def fail(self, error: Exception) -> None:
         """Note that a write failed; health is bad until one succeeds."""
-        if self.problem is None:
-            self.report(f"write failed: {error}; publishes are refused until writes succeed again")
-        self.problem = str(error)
+        self.keeper.fail(error)
 
     def set_memory_problem(self, problem: str | None) -> None:
         """Refuse publishes and new topics for this reason; with None, take them again."""
@@ -277,56 +260,42 @@ class Broker:
     # --- what survives a crash ---------------------------------------------------------------------------------
 
     def checkpoint_topic(self, topic: Topic, *, now: int | None = None, sync: bool = False) -> LogError | None:
-        """Save the state of a topic now, or, when the disk refuses, with a later checkpoint; return that error.
-
-        Given the time, without channels with so much unfinished that they are saved less often. With `sync`, it
-        survives what an acknowledged publish survives.
-        """
-        try:
-            if not topic.checkpoint(now=now, sync=sync and self.options.durability == "fsync"):
-                self.stale[topic] = None
-        except LogError as error:
-            self.stale[topic] = None
-            self.fail(error)
-            return error
-        return None
+        """Save the state of a topic now, or with a later checkpoint; return why not now. See `Keeper`."""
+        return self.keeper.checkpoint_topic(topic, now=now, sync=sync)
 
     def save_topic(self, topic: Topic, receipt: Receipt) -> None:
         """Save the state of a topic now; settle `receipt` when it survives a crash, with `fsync` a power loss too."""
-        error = self.checkpoint_topic(topic)
-        journal = topic.store.journal
-        if error is not None or journal is None or self.options.durability != "fsync":
-            receipt.settle(0, error)
-        else:
-            journal.sync_wanted = True
-            self.work.sync(topic, [(receipt, 0)])
+        self.keeper.save_topic(topic, receipt)
+
+    def begin_checkpoint(self, *, now: int) -> Checkpoint:
+        """Retry what the disk has refused; return the work of saving what has changed since the last time."""
+        self.now = now
+        if self.unopened:
+            self.opening.open_again(now=now)
+        if self.drain is not None:
+            self.drain.look(now)
+        return self.keeper.begin_checkpoint(now)
 
     def checkpoint(self, *, now: int) -> None:
         """Save what has changed since the last time, and retry what the disk has refused."""
-        persistence.checkpoint(self, now=now)
+        self.begin_checkpoint(now=now).advance(sys.maxsize, now=now)
+        self.keeper.let_idle_rest(now)
 
     def trim(self, *, now: int, everywhere: bool = False) -> bool:
         """Delete segments that no channel needs, of all or of changed topics; return whether no call is wanted soon."""
-        return persistence.trim(self, now=now, everywhere=everywhere)
+        return self.keeper.trim(now=now, everywhere=everywhere)
 
-    def save_catalog(self) -> bool:
-        """Write which topics, channels and policies there are, with their settings; return whether that worked."""
-        self._catalog_due = False
-        self.catalog_saves += 1
-        try:
-            self.storage.catalog.save(persistence.catalog_entries(self), self.settings.policies.documents())
-        except (LogError, OSError) as error:
-            self.fail(error)
-            return False
-        self.catalog_dirty = False
-        return True
+    @property
+    def unopened(self) -> dict[str, Unopened]:
+        """The topics that exist and could not be opened, by name."""
+        return self.opening.unopened
 
     def restore(self, *, now: int) -> None:
         """Open all topics and channels as they were, from the catalog, the logs and the journals."""
-        persistence.open_all(self, now=now)
+        self.opening.open_all(now=now)
 
     def close(self, *, now: int) -> None:
         """Save everything, and release the data path."""
         self.exiting = True
         self.commit(now)
-        persistence.close_all(self)
+        self.keeper.close()

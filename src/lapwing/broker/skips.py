@@ -181,8 +181,8 @@ class EmptiedRuns:
 
     __slots__ = ("changed", "runs")
 
-    def __init__(self) -> None:
-        self.runs: list[Run] = []  # rising
+    def __init__(self, runs: Sequence[Run] = ()) -> None:
+        self.runs = list(runs)  # rising
         self.changed = False  # since they were last saved
 
     def add(self, start: int, stop: int, *, passed: int) -> None:

@@ -259,7 +259,7 @@ class Commit:
         self._staging.finish(self.sink, self.batch)
         for name, places in list(self._broker.staged_from.items()):
             if places.pop(self.sink, None) is not None and name in self._broker.topics:
-                self._broker.trimmable[self._broker.topics[name]] = None
+                self._broker.keeper.note_trimmable(self._broker.topics[name])
             if not places:
                 del self._broker.staged_from[name]
 

@@ -19,7 +19,7 @@ from lapwing.broker.dedup import DedupWindow
 from lapwing.broker.deleted import DeletedRuns
 from lapwing.broker.holds import Hold
 from lapwing.broker.settings import TopicSettings
-from lapwing.broker.skips import EmptiedRuns
+from lapwing.broker.skips import EmptiedRuns, Run
 from lapwing.broker.topic_writer import NOTHING_COUNTED, Receipt, TopicWriter
 from lapwing.errors import Exiting, LimitReached, LogError, ReadFailed, WriteFailed
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
     from lapwing.broker.dead_letter_mover import DeadLetterMover
     from lapwing.broker.storage import Store
+    from lapwing.log.catalog import TopicEntry
+    from lapwing.log.journal import JournalState
     from lapwing.log.log_writer import LogWriter
 
 
@@ -165,7 +167,7 @@ class Topic(TopicWriter):
         log.adopt(frames, count)
         self.message_count += count
         self.message_bytes += len(frames) - kernel.HEAD * count
-        self._broker.note_written(self)
+        self._broker.keeper.note_written(self)
         self._broker.growth.note(self.name)
         self.fan_out(now)
 
@@ -283,7 +285,7 @@ class Topic(TopicWriter):
 
     def changed(self) -> None:
         """Have the state of the topic saved with the next checkpoint."""
-        self._broker.stale[self] = None
+        self._broker.keeper.note_changed(self)
 
     def save(self) -> None:
         """Save the state of the topic now, as publishes are saved; when the disk refuses, with a later checkpoint."""
@@ -370,6 +372,60 @@ class Topic(TopicWriter):
 
     # --- what survives a crash ---------------------------------------------------------------------------------
 
+    def take_over(self, entry: TopicEntry) -> None:
+        """Take over what the catalog has."""
+        self.paused = entry.paused
+        if entry.settings:
+            self.settings = dict(entry.settings)
+
+    def resume(self, entry: TopicEntry, fanned_out: int) -> None:
+        """Be as the last process has saved the topic at rest."""
+        self.take_over(entry)
+        self.fanned_out, self.has_extras = fanned_out, True
+
+    def restore(self, state: JournalState) -> None:
+        """Rebuild the topic, without its channels, from the journal; the settings of the catalog are there."""
+        log = self.log
+        known = state.fanned_out if state.fanned_out is not None else log.first
+        cursors = [channel.cursor for channel in state.channels.values()]
+        self.fanned_out = min(max([known, log.first, *cursors]), log.end)
+        self._restore_emptied(state.emptied)
+        self.deleted = DeletedRuns([*state.deleted, (0, state.trimmed)])
+        self.deleted.forget_below(log.first)
+        self.deleted.forget_from(log.end)
+        self.door_state = checkpoint.read_note(state.notes.get(checkpoint.DOOR, b""))
+        self.saved_state = dict(self.door_state)
+        self._leave_out(log.lost)
+        self.has_extras = True
+
+    def _restore_emptied(self, saved: list[Run] | None) -> None:
+        """Take over the emptied runs; an old data path has them among the settings in the catalog."""
+        before, old = self.settings, self.settings.get("emptied")
+        if old is not None:
+            self.settings = {name: value for name, value in before.items() if name != "emptied"}
+        if saved is not None:
+            self.emptied = EmptiedRuns(saved)
+        elif isinstance(old, list):
+            self.emptied.replace([(run[0], run[1]) for run in old if isinstance(run, list) and _is_run(run)])
+            try:
+                self.checkpoint()  # before the catalog is written without them
+            except WriteFailed:
+                self.settings = before
+        self.emptied.cut(self.log.end)  # a power loss has cut the log there: other messages are to come
+
+    def _leave_out(self, lost: range) -> None:
+        """Have no channel wait for messages that a crash took."""
+        if lost and self.fanned_out >= lost.start:
+            self.fanned_out = max(self.fanned_out, lost.stop)
+            self.emptied.cut(lost.start)
+            self.emptied.add(lost.start, lost.stop, passed=0)
+        else:
+            self.lost = lost
+
+    def save_place(self) -> None:
+        """Have the journal written again with the place of the topic, although that has not changed."""
+        self.moved = True
+
     def checkpoint(self, *, now: int | None = None, sync: bool = False) -> bool:
         """Save the state of the topic and its channels; return whether nothing is left to save.
 
@@ -395,6 +451,10 @@ class Topic(TopicWriter):
                 checkpoint.save(channel, journal, now=now)
         journal.flush(sync=sync)
         return not any(channel.dirty for channel in self.channels.values() if not channel.ephemeral)
+
+
+def _is_run(run: list[object]) -> bool:
+    return [*map(type, run)] == [int, int]
 
 
 class _TopicAtRest(Topic):

@@ -94,7 +94,7 @@ class TurnWork:
                 if topic.ephemeral:
                     trimming.trim_large(topic, broker.options, now=now)
                 else:
-                    broker.note_written(topic)
+                    broker.keeper.note_written(topic)
             except LogError as error:
                 broker.fail(error)
             except Exception as error:  # of this topic alone, whatever it is
@@ -116,7 +116,7 @@ class TurnWork:
             else:
                 if stalls:
                     stalls.succeeded(channel, now=now)
-            broker.stale[channel.topic] = None
+            broker.keeper.note_changed(channel.topic)
 
 
 def _unexpected(owner: Topic | Channel, error: Exception) -> LogError:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.persistence import catalog_entry
+from lapwing.broker.keeper import catalog_entry
 from lapwing.errors import LogError
 from lapwing.log.catalog import Catalog, CatalogSave, encode_topic
 
@@ -35,19 +35,17 @@ class CatalogWriter:
     async def _save(self) -> None:
         broker, loop = self._broker, asyncio.get_running_loop()
         began = loop.time()
-        broker.catalog_dirty = False  # a change from here on asks for another save
+        saves = broker.keeper.begin_catalog()  # a change from here on asks for another save
         try:
-            saves = broker.catalog_saves
             topics = await self._topics()
-            if broker.catalog_saves != saves:
+            if broker.keeper.catalog_saves != saves:
                 return  # it was saved meanwhile, with changes that `topics` may lack
             save = CatalogSave(self._catalog, topics, broker.settings.policies.documents())
             await self._in_thread(save.write)
             save.finish()
             await self._in_thread(save.sync_name)
         except (LogError, OSError) as error:
-            broker.catalog_dirty = True
-            broker.fail(error)
+            broker.keeper.fail_catalog(error)
         self._next = loop.time() + _SHARE * (loop.time() - began)
 
     async def _topics(self) -> list[str]:

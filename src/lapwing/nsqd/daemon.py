@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from lapwing.broker import persistence
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.storage import DiskStorage
@@ -110,7 +109,7 @@ class Daemon:
             self.close_listeners()
             self.storage.close()
             raise
-        self.broker.save_catalog()
+        self.broker.keeper.save_catalog()
         loop = asyncio.get_running_loop()
         self.turn = Turn(self.broker, self.clock, loop)
         await self._build(tls)
@@ -163,7 +162,7 @@ class Daemon:
         turn.on_unsynced = self.syncer.kick
         self._stopping.append(self.syncer.stop)
         catalog = CatalogWriter(broker, self.storage.catalog)
-        broker.save_catalog_later = catalog.kick
+        broker.keeper.save_catalog_later = catalog.kick
         self._stopping.append(catalog.stop)
         auth = None
         if options.auth_http_addresses:
@@ -349,11 +348,11 @@ class Daemon:
         self._redrives.resume()  # of a topic that could be opened now
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()
-        await _share_time(iter(lambda: persistence.let_idle_rest(self.broker, self.clock.now()), False))
+        await _share_time(iter(lambda: self.broker.keeper.let_idle_rest(self.clock.now()), False))
 
     def _save_changes(self) -> Iterator[None]:
         """Save every topic that has changed, some at each step."""
-        work = persistence.begin_checkpoint(self.broker, now=self.clock.now())
+        work = self.broker.begin_checkpoint(now=self.clock.now())
         while work.advance(_SLICE, now=self.clock.now()):
             yield
 

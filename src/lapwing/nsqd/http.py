@@ -238,7 +238,7 @@ class Http:
         """Call the broker; with `saved`, write the catalog before the answer leaves."""
         carry_out()
         if saved:
-            self._broker.save_catalog()
+            self._broker.keeper.save_catalog()
         self._schedule_flush()
         return _DONE
 

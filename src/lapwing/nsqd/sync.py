@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.persistence import let_rest
 from lapwing.broker.topic import Topic
 from lapwing.broker.topic_writer import Receipt
 from lapwing.errors import LapwingError, WriteFailed
@@ -53,7 +52,7 @@ class Syncer:
                 return await self._sync(topic)
             finally:
                 if rested and not topic.exiting:
-                    let_rest(self._broker, topic, now=self._broker.now)  # nobody else has used it
+                    self._broker.keeper.let_rest(topic, now=self._broker.now)  # nobody else has used it
 
     async def _sync(self, topic: Topic) -> LapwingError | None:
         if topic.exiting:
@@ -76,14 +75,8 @@ class Syncer:
 
     async def sync_all(self) -> None:
         """Sync every log that needs it, so that a power loss takes little with `os` durability."""
-        broker = self._broker
-        for topic in [*broker.new, *broker.awake, *broker.unindexed]:  # others have nothing to sync
-            if not topic.ephemeral and not topic.exiting and topic.log.unsynced:
-                await self.sync(topic)
-        for topic in list(broker.unsynced_resting):
-            broker.unsynced_resting.pop(topic, None)
-            if not topic.exiting:
-                await self.sync(topic)
+        for topic in self._broker.keeper.unsynced():
+            await self.sync(topic)
 
     async def stop(self) -> None:
         """Wait for the sync under way, and end the thread."""
