@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from daemons import Daemon, nsqd
+from daemons import Daemon, nsqd, start_nsqlookupd, until
 from documents import ROOT
+from lapwing import SyncAdmin, SyncConsumer, SyncProducer
 
 EXAMPLES = ROOT / "examples"
 
@@ -64,6 +65,25 @@ def test_orders_are_tried_again_given_up_and_sent_back(daemon: Daemon) -> None:
     assert any("given up" in line and "the card of order 3 has expired" in line for line in lines)
     assert any("given up" in line and "rejected" in line for line in lines)
     assert lines[-1] == "order 3 is paid at attempt 4"
+
+
+def test_a_cluster_is_looked_at_and_its_dead_letters_are_sent_back() -> None:
+    here = "--broadcast-address=127.0.0.1"
+    with start_nsqlookupd() as lookupd, nsqd(here, lookupd_tcp_addresses=(lookupd.tcp,)) as node:
+        with SyncAdmin(node.http) as admin, SyncProducer(node.tcp) as producer:
+            admin.create("jobs", "work")
+            admin.change_settings("jobs", "work", max_attempts=1)
+            producer.publish_many("jobs", [b"one", b"two"])
+            with SyncConsumer("jobs", "work", nsqd=node.tcp, max_attempts=0) as consumer:
+                (message,) = consumer.take(1, timeout=60)
+                message.requeue()
+                until(lambda: admin.dead_topics().answers[node.http].topics, what="the dead letter")
+            with SyncAdmin(lookupd=lookupd.http) as cluster:
+                until(lambda: "jobs.work.dead" in cluster.stats().topics, what="the topic in discovery")
+        lines = output("cluster.py", lookupd.http)
+
+    assert lines == ["jobs/work: 1 messages and no consumer", "jobs.work.dead/dead: 1 messages and no consumer",
+                     f"jobs.work.dead on {node.http}: 1 letters sent back"]  # fmt: skip
 
 
 def test_jobs_run_when_they_are_due_and_not_before_they_may(daemon: Daemon) -> None:
