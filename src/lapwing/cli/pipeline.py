@@ -337,7 +337,7 @@ def spark_needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] in ("pyspark", "py4j", "pyarrow", "yaml"):
+        if error.name and error.name.split(".")[0] in ("pyspark", "py4j", "pyarrow", "deltalake", "yaml", "rich"):
             raise ConfigError(f"{MISSING} ({error.name} is missing)") from error
         raise
 
