@@ -298,6 +298,18 @@ class Channel:
         self.changed()
         return finished
 
+    def finish_given_up(self, sequences: Iterable[int], *, now: int) -> None:
+        """Finish messages that were given up: their copies are written, or nobody wants them."""
+        self.counts.dead += len(self.finish(sequences, now=now))
+
+    def finish_copied(self, sequence: int, *, now: int) -> None:
+        """Finish a message whose copy was written before a crash, also if its delivery was not saved."""
+        if self.finish([sequence], now=now):
+            self.counts.dead += 1
+        elif self.cursor <= sequence < self.topic.fanned_out:
+            self.finish_ahead([(sequence, sequence + 1)])
+            self.counts.dead += 1
+
     def note_ahead(self, finished: Sequence[int]) -> None:
         """Have messages that are finished, and that the cursor skips, skipped after a restart too."""
         if self.ahead.count and (ahead := [sequence for sequence in finished if sequence >= self.cursor]):
@@ -525,7 +537,7 @@ class Channel:
             failures.pardon(sequence)
             self.refuse([sequence], now=now)
             return
-        self.counts.dead += len(self.finish([sequence], now=now))
+        self.finish_given_up([sequence], now=now)
 
     # --- consumers come and go -----------------------------------------------------------------------------------
 
@@ -612,6 +624,12 @@ class Channel:
         """Have the channel journaled, and deliver at the end of this turn."""
         self.dirty = True
         self.mark_ready(self)
+
+    def save(self, *, now: int, sync: bool = False) -> None:
+        """Save the topic with this channel, however much of it is unfinished. Raises `WriteFailed`."""
+        self.dirty = True
+        self.quiet_until = 0
+        self.topic.checkpoint(now=now, sync=sync)
 
     def deliver_later(self) -> None:
         """Have it deliver in the next turn: it has had its share of this one."""

@@ -169,7 +169,7 @@ class DeadLetterMover:
             return
         self._refused.pop(channel, None)
         if not channel.exiting:
-            channel.counts.dead += len(channel.finish(moved, now=now))
+            channel.finish_given_up(moved, now=now)
 
     def _refuse(self, channel: Channel, sequences: list[int], error: Exception, now: int) -> None:
         """Have messages wait with the longest delay, as their dead-letter topic does not take them."""
@@ -189,9 +189,7 @@ class DeadLetterMover:
         if channel.ephemeral or (link.mark is not None and (link.mark.topic, link.mark.log) == (target.name, log)):
             return
         link.mark = DeadLetterMark(target.name, log, target.log.next)
-        channel.dirty = True
-        channel.quiet_until = 0
-        channel.topic.checkpoint(now=now)
+        channel.save(now=now)
 
     def update_mark(self, channel: Channel) -> None:
         """Note how far a channel agrees with its dead-letter topic, as the journal is written now."""
@@ -205,11 +203,7 @@ class DeadLetterMover:
     def recognise(self, channel: Channel, *, now: int) -> None:
         """Finish messages whose copy was written before a crash, and move the others that were given up."""
         for sequence in self._copied(channel):
-            if channel.finish([sequence], now=now):
-                channel.counts.dead += 1
-            elif channel.cursor <= sequence < channel.topic.fanned_out:  # its delivery was not saved either
-                channel.finish_ahead([(sequence, sequence + 1)])
-                channel.counts.dead += 1
+            channel.finish_copied(sequence, now=now)
         ledger = channel.ledger
         doomed = [each for each in ledger.failures.doomed() if ledger.ready.remove(each)]
         if doomed:

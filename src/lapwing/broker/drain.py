@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lapwing.broker.holds import Hold
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:
+    from lapwing.broker.broker import Broker
     from lapwing.broker.topic import Topic
 
 
@@ -22,18 +23,10 @@ class DrainProgress:
     topics: int  # that have some
 
 
-class DrainedBroker(Protocol):
-    """The broker, as a drain sees it."""
-
-    topics: dict[str, Topic]
-    changes: list[tuple[str, str, str | None, bool]]
-    skew: int
-
-
 class Drain:
     """A drain under way."""
 
-    def __init__(self, broker: DrainedBroker, *, now: int, deadline: int) -> None:
+    def __init__(self, broker: Broker, *, now: int, deadline: int) -> None:
         """Begin; `deadline` is a time of the broker's clock, 0 for none."""
         self._broker = broker
         self._since = now

@@ -110,14 +110,12 @@ class Redrives:
         channel = topic.channels[dead_letters.CHANNEL]
         task = channel.dead_link().redrive
         if task is not None and task.state == RUNNING:
-            task.state, task.error = CANCELLED, ""
+            task.end(CANCELLED)
             self._save(channel, now=now)
         return task
 
     def _save(self, channel: Channel, *, now: int, sync: bool = False) -> None:
-        channel.dirty = True
-        channel.quiet_until = 0
-        channel.topic.checkpoint(now=now, sync=sync and self._broker.options.durability == "fsync")
+        channel.save(now=now, sync=sync and self._broker.options.durability == "fsync")
 
     # --- stepping ----------------------------------------------------------------------------------------------
 
@@ -138,9 +136,9 @@ class Redrives:
             return self._again[topic.name]
         try:
             due = self._step(channel, task, now)
-            task.error = ""
+            task.note_problem("")
         except (LapwingError, OSError) as error:
-            task.error = str(error)
+            task.note_problem(str(error))
             due = self._again[topic.name] = now + _RETRY
         return due
 
@@ -169,23 +167,19 @@ class Redrives:
                 raise LapwingError(f"topic {name} is paused: the redrive waits until somebody unpauses it")
             if stop_at < task.stop:
                 return now + _SETTLING
-            task.position = max(task.position, task.stop)
+            task.pass_by(task.stop)
             return self._end(channel, task, now)
         free = [letter for letter in found if not letter.held]
         skipped = task.skipped.copy()
-        task.skipped["held by a consumer"] += len(found) - len(free)
+        task.skip("held by a consumer", len(found) - len(free))
         done, failed = self._deal(channel, task, free, now)
         if bucket is not None:
             bucket.take(len(done))
         finish(channel, done, now=now)
-        task.redriven += len(done)
         if failed is None:
-            task.looked += looked
-            task.position = last + 1
-            task.skipped = +task.skipped
+            task.advance(len(done), looked, last + 1)
         else:  # all of them are looked at again, but for those that are done
-            task.looked += len(done)
-            task.skipped = skipped
+            task.advance(len(done), len(done), task.position, skipped=skipped)
         self._save(channel, now=now)
         self._forget_returned(channel)
         if failed is not None:
@@ -193,7 +187,7 @@ class Redrives:
         return now
 
     def _end(self, channel: Channel, task: RedriveTask, now: int) -> int:
-        task.state = DONE
+        task.end(DONE)
         self._save(channel, now=now)
         return now
 
@@ -235,16 +229,16 @@ class Redrives:
         channel = source.channels.get(name) if source is not None else None
         if source is None or channel is None:
             what = f"channel {topic}/{name}" if topic else "its origin"
-            task.skipped[f"{what} does not exist"] += len(found)
+            task.skip(f"{what} does not exist", len(found))
             return []
         same = [letter for letter in found if letter.headers.get("dead-log") == source.log.identity]
         if len(same) < len(found):
             reason = f"topic {topic} was created again since: publish to the topic instead"
-            task.skipped[reason] += len(found) - len(same)
+            task.skip(reason, len(found) - len(same))
         if not same:
             return []
         usable, kept = _returnable(channel, same, edited=task.edited, now=now)
-        task.skipped += kept
+        task.skipped.update(kept)
         room = overflow.room(channel)
         fitting = usable if room is None else usable[:room]
         done = self._take_back(dead, task, channel, fitting, now) if fitting else []
@@ -290,7 +284,7 @@ class Redrives:
 
     def _publish(self, dead: Channel, task: RedriveTask, name: str, found: list[DeadLetter], now: int) -> list[int]:
         if not name:
-            task.skipped["its origin does not exist"] += len(found)
+            task.skip("its origin does not exist", len(found))
             return []
         topic = self._broker.topic(name)
         found, full = _publishable(topic, task, found)
@@ -307,14 +301,13 @@ class Redrives:
             for index, letter in enumerate(found)
         ]
         self._settling[dead.topic.name] = self._settling.get(dead.topic.name, 0) + 1
-        if task.unsettled is None:
-            task.unsettled = found[0].sequence
+        task.begin_settling(found[0].sequence)
         receipt = CallReceipt(partial(self._republished, dead, task, topic, [letter.sequence for letter in found]))
         topic.publish_own(bodies, extras, receipt, now=now)
         if (bucket := self._buckets.get(dead.topic.name)) is not None:
             bucket.take(len(found))
         if full is not None:
-            task.looked += len(found)
+            task.advance(0, len(found), task.position)
             raise full
         return []
 
@@ -324,14 +317,13 @@ class Redrives:
         """Finish letters that were published again, or try them again."""
         self._settling[dead.topic.name] -= 1
         if not self._settling[dead.topic.name]:
-            task.unsettled = None
+            task.end_settling()
         if error is not None:
-            task.position = min(task.position, done[0])
-            task.error = str(error)
+            task.go_back(done[0], str(error))
             self._again[dead.topic.name] = self._broker.now + _RETRY
             return
         finish(dead, done, now=self._broker.now)
-        task.redriven += len(done)
+        task.advance(len(done), 0, task.position)
         task.marks[topic.name] = topic.log.identity, topic.log.end
         dead.journal_later()
 

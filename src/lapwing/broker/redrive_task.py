@@ -39,6 +39,45 @@ class RedriveTask:
     edited: bytes | None = None  # the body of the one letter that is redriven
     unsettled: int | None = None  # the first letter that is being published again
 
+    def skip(self, reason: str, count: int) -> None:
+        """Count letters that are left where they are."""
+        self.skipped[reason] += count
+
+    def advance(self, redriven: int, looked: int, position: int, *, skipped: Counter[str] | None = None) -> None:
+        """Count letters, and be at a position; with `skipped`, count as skipped no more than that."""
+        self.redriven += redriven
+        self.looked += looked
+        self.position = position
+        self.skipped = +(self.skipped if skipped is None else skipped)
+
+    def pass_by(self, position: int) -> None:
+        """Have no letter below a position left."""
+        self.position = max(self.position, position)
+
+    def go_back(self, position: int, problem: str) -> None:
+        """Look again at letters from a position on, whose publish has failed."""
+        self.position = min(self.position, position)
+        self.error = problem
+
+    def begin_settling(self, letter: int) -> None:
+        """Note that letters from this one on are published again, and not written yet."""
+        if self.unsettled is None:
+            self.unsettled = letter
+
+    def end_settling(self) -> None:
+        """Note that all letters that were published again are written."""
+        self.unsettled = None
+
+    def note_problem(self, problem: str) -> None:
+        """Note why the task waits; an empty text: it does not."""
+        self.error = problem
+
+    def end(self, state: str) -> None:
+        """End the task: it is done, or cancelled."""
+        self.state = state
+        if state == CANCELLED:
+            self.error = ""
+
     def document(self) -> dict[str, Any]:
         """Return the task as JSON, for people."""
         return {

@@ -253,7 +253,7 @@ class Topic(TopicWriter):
         """Return a new channel, which is not among the topic's channels yet."""
         broker = self._broker
         plain = broker.settings.plain_channel
-        channel = Channel(name, self, self.options, cursor=cursor, mark_ready=broker.mark_ready, effective=plain)
+        channel = Channel(name, self, self.options, cursor=cursor, mark_ready=broker.work.deliver, effective=plain)
         if broker.drained:
             channel.hold(Hold.DRAINED)
         return channel

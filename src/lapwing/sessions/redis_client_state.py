@@ -31,6 +31,13 @@ class Peer:
     active: int = 0  # ns
     command: str = ""
 
+    def note_library(self, text: bytes, *, version: bool) -> None:
+        """Note the name of the client's library, or its version."""
+        if version:
+            self.library_version = text
+        else:
+            self.library = text
+
 
 @dataclass(slots=True)
 class Wait:
@@ -115,7 +122,56 @@ class ClientState(ABC):
     def carry_out_each(self, block: bytes, now: int) -> None:
         """Carry out each command of a run of XADDs for itself."""
 
+    # --- what a client sets about its connection -------------------------------------------------------------------
+
+    def introduce(self, name: bytes | None, *, protocol: int | None = None) -> None:
+        """Note the name of the client, and the protocol that it wants from now on."""
+        if name is not None:
+            self.peer.name = name
+        if protocol is not None:
+            self.protocol = protocol
+
+    def select(self, database: int) -> None:
+        """Have keys be those of this database."""
+        self.database = database
+
+    def ask(self, secret: bytes, then: Callable[[], bytes]) -> None:
+        """Have the door ask what the client may do; `then` returns the reply once that is granted."""
+        assert self.authenticate is not None
+        self.granted = then
+        self.authenticate(secret)
+
+    def grant(self, grants: Grants, user: str) -> None:
+        """Answer the AUTH or HELLO that waits: the client may do what was granted."""
+        self.grants, self.user = grants, user
+        self.end_wait(self.granted())
+
+    def mute(self, silent: bool) -> None:
+        """Send no replies from now on, or send them again."""
+        self.silent = silent
+
+    def skip_replies(self, count: int) -> None:
+        """Send no replies to so many commands, the one at hand included."""
+        if not self.silent:
+            self.silent_next = count
+
+    def quit(self) -> None:
+        """End the connection when the replies are sent."""
+        self.doomed = True
+
+    def reset(self) -> None:
+        """Have the connection be as a new one."""
+        self.discard()
+        self.protocol, self.database = 2, 0
+        self.silent, self.silent_next = False, 0
+        self.peer.name = b""
+        self.grants, self.user = None, "default"
+
     # --- transactions ----------------------------------------------------------------------------------------------
+
+    def begin_queue(self) -> None:
+        """Queue the commands from now on, until EXEC or DISCARD."""
+        self.queue, self.queue_failed = [], False
 
     def execute(self, now: int) -> Reply:
         """Carry out what was queued since MULTI; return an array of the replies."""

@@ -209,7 +209,7 @@ def multi(session: ClientState, words: list[bytes], now: int) -> Reply:
     """MULTI."""
     if session.queue is not None:
         raise ErrorReply("ERR MULTI calls can not be nested")
-    session.queue, session.queue_failed = [], False
+    session.begin_queue()
     return replies.OK
 
 

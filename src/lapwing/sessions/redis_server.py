@@ -55,17 +55,13 @@ def echo(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 def leave(session: ClientState, words: list[bytes], now: int) -> Reply:
     """QUIT."""
-    session.doomed = True
+    session.quit()
     return replies.OK
 
 
 def reset(session: ClientState, words: list[bytes], now: int) -> Reply:
     """RESET: the connection is as a new one."""
-    session.discard()
-    session.protocol, session.database = 2, 0
-    session.silent, session.silent_next = False, 0
-    session.peer.name = b""
-    session.grants, session.user = None, "default"
+    session.reset()
     return replies.simple("RESET")
 
 
@@ -74,7 +70,7 @@ def select(session: ClientState, words: list[bytes], now: int) -> Reply:
     number = integer(words[1])
     if not 0 <= number < keys.DATABASES:
         raise ErrorReply("ERR DB index is out of range")
-    session.database = number
+    session.select(number)
     return replies.OK
 
 
@@ -92,10 +88,7 @@ def hello(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def _welcome(session: ClientState, asked: Hello) -> bytes:
-    if asked.name is not None:
-        session.peer.name = asked.name
-    if asked.protocol is not None:
-        session.protocol = asked.protocol
+    session.introduce(asked.name, protocol=asked.protocol)
     return replies.fields(
         [
             ("server", replies.text("redis")),
@@ -131,17 +124,14 @@ def _check_open(user: bytes) -> None:
 def _ask(session: ClientState, command: str, password: bytes, then: Callable[[], bytes]) -> Slot:
     """Have the door ask what the client may do; `admit` or `deny` is called with the answer."""
     assert session.authenticate is not None
-    wait = Wait(Slot(session.sink), command)
-    session.granted = then
-    session.begin_wait(wait)
-    session.authenticate(password)
-    return wait.slot
+    slot = session.begin_wait(Wait(Slot(session.sink), command))
+    session.ask(password, then)
+    return slot
 
 
 def admit(session: ClientState, grants: Grants, identity: str) -> None:
     """Answer the AUTH or HELLO that waits: the client may do what was granted."""
-    session.grants, session.user = grants, identity or "default"
-    session.end_wait(session.granted())
+    session.grant(grants, identity or "default")
 
 
 def deny(session: ClientState) -> None:
@@ -160,7 +150,7 @@ def get_name(session: ClientState, words: list[bytes], now: int) -> Reply:
 def set_name(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT SETNAME name."""
     check_label(words[2], "Client names")
-    session.peer.name = words[2]
+    session.introduce(words[2])
     return replies.OK
 
 
@@ -170,10 +160,7 @@ def set_info(session: ClientState, words: list[bytes], now: int) -> Reply:
     if word not in (b"LIB-NAME", b"LIB-VER"):
         raise ErrorReply(f"ERR Unrecognized option '{errors.text(words[2])}'")
     check_label(words[3], word.decode())
-    if word == b"LIB-NAME":
-        session.peer.library = words[3][:256]
-    else:
-        session.peer.library_version = words[3][:256]
+    session.peer.note_library(words[3][:256], version=word == b"LIB-VER")
     return replies.OK
 
 
@@ -201,7 +188,7 @@ def client_kill(session: ClientState, words: list[bytes], now: int) -> Reply:
         raise ErrorReply("ERR No such client")
     for each in chosen:
         if each is session:
-            session.doomed = True
+            session.quit()
         else:
             each.hang_up()
     return replies.OK if len(words) == 3 else replies.integer(len(chosen))
@@ -231,13 +218,10 @@ def switch(session: ClientState, words: list[bytes], now: int) -> Reply:
 def reply_mode(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CLIENT REPLY <ON | OFF | SKIP>."""
     word = words[2].upper()
-    if word == b"ON":
-        session.silent = False
-    elif word == b"OFF":
-        session.silent = True
+    if word in (b"ON", b"OFF"):
+        session.mute(word == b"OFF")
     elif word == b"SKIP":
-        if not session.silent:
-            session.silent_next = 2  # this command and the next
+        session.skip_replies(2)  # of this command and the next
     else:
         raise errors.syntax_error()
     return replies.OK
