@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 
 import pytest
@@ -10,6 +11,8 @@ from commanding import PROGRAM, environment, lapwing
 from pairing import NUMBERS, Pair
 
 from daemons import until
+from lapwing.cli import shared
+from lapwing.client.http import DaemonHttp
 
 
 def test_a_topic_is_created_paused_and_deleted_on_every_node_and_each_is_named(pair: Pair) -> None:
@@ -58,6 +61,25 @@ def test_a_node_that_does_not_answer_is_named_and_the_change_is_not_complete(pai
     for words in (("dead", "redrive", f"{topic}/c", "--yes"), ("dead", "show", f"{topic}/c")):
         assert "127.0.0.1:1" in lapwing(*words, *both, code=1).stderr, words
     assert "CHANNEL_NOT_FOUND" in lapwing("dead", "show", f"{topic}/no", "--nsqd-http-address", one, code=1).stderr
+
+
+def test_where_a_node_does_not_answer_the_question_nothing_is_destroyed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "daemon_http", lambda where: DaemonHttp(connect_timeout=0.5, request_timeout=0.5))
+    topic = pair.topic("one")
+    os.kill(pair.nodes[1].pid, signal.SIGSTOP)
+    try:
+        emptied = pair.run("channel", "empty", f"{topic}/c", "--yes", code=1)
+        moved = pair.run("seek", f"{topic}/c", "latest", "--yes", code=1)
+    finally:
+        os.kill(pair.nodes[1].pid, signal.SIGCONT)
+
+    assert "nothing was changed" in emptied
+    assert f"{pair.nodes[0].http}  1 messages, 0 in flight" in emptied
+    assert f"{pair.nodes[1].http}  refused: no answer within 0.5 s" in emptied
+    assert f"{pair.nodes[0].http}  would go from" in moved
+    assert pair.channel(topic)["depth"] == 1
 
 
 def test_what_destroys_is_counted_asked_for_and_done(pair: Pair) -> None:

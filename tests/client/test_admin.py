@@ -226,7 +226,7 @@ async def test_a_node_that_hangs_or_refuses_is_named_and_the_others_do_it(cluste
         try:
             with pytest.raises(NodesFailed) as hung:
                 await admin.pause(name)
-            with pytest.raises(NodesFailed, match="1 of 2 nodes did it"):
+            with pytest.raises(NodesFailed, match="nothing was changed; "):
                 await admin.seek(name, "c", "earliest", confirm=lambda plan: pytest.fail("asked, though a node hangs"))
             stats = await admin.stats()
         finally:

@@ -76,6 +76,8 @@ def carry_out(
             with shared.explained():
                 return await work(Admin(where.nsqd_http, lookupd=where.lookupd_http, http=http).only(flags.node))
         except NodesFailed as error:
+            if error.planned:
+                shared.warn("nothing was changed, as a node refused or did not answer:")
             return error.results
         except SeveralNodes as error:
             raise LapwingError(

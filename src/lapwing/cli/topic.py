@@ -1,7 +1,7 @@
 """lapwing topic: create, delete, pause, unpause and empty topics."""
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lapwing.cli import administer, shared
 from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
@@ -92,4 +92,5 @@ def destroy(action: str, done: str, topic: str, channel: str, flags: ChangeFlags
         change = admin.delete if action == "delete" else admin.empty
         return change(topic, channel, confirm=confirmed)
 
-    administer.report(administer.carry_out(flags, work), done, as_json=flags.as_json)
+    results: Results[Any] = administer.carry_out(flags, work)  # counts, if a node refuses to count
+    administer.report(results, lambda each: done if each is None else held(each), as_json=flags.as_json)

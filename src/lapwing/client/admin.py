@@ -636,7 +636,7 @@ class Admin:
         """Return what every node would do. Raises `NodesFailed` if one refuses, so that nothing is changed."""
         planned = await self._each(nodes, work)
         if not all(result.done for result in planned.nodes[: len(nodes.nodes)]):
-            raise NodesFailed(planned)
+            raise NodesFailed(planned, planned=True)
         return planned
 
 

@@ -41,13 +41,17 @@ class Results(Generic[T]):
 
 
 class NodesFailed(LapwingError):
-    """Some nodes refused, or did not answer; the others did it. `results` has all of them."""
+    """Some nodes refused, or did not answer; the others did it. `results` has all of them.
 
-    def __init__(self, results: Results[Any]) -> None:
+    With `planned` it was only planned, and nothing was changed on any node.
+    """
+
+    def __init__(self, results: Results[Any], *, planned: bool = False) -> None:
         count = sum(result.done for result in results)
         done = f"{count} of {len(results)} nodes did it" if len(results) > 1 or results.missing else "it was not done"
-        super().__init__(f"{done}; {'; '.join(results.errors)}")
+        super().__init__(f"{'nothing was changed' if planned else done}; {'; '.join(results.errors)}")
         self.results = results
+        self.planned = planned
 
 
 class SeveralNodes(LapwingError):
