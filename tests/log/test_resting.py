@@ -208,7 +208,7 @@ def test_a_journal_is_not_packed_while_a_sync_of_it_may_fail(tmp_path: Path) -> 
     journal = Journal(tmp_path)
     journal.fanned_out(7)
     journal.flush()
-    journal.sync_wanted = True
+    journal.want_sync()
     assert journal.pack() is None
     job = journal.begin_sync()
     assert job is not None

@@ -91,9 +91,7 @@ class Broker:
             if self.memory_problem is not None:
                 raise OutOfMemory(self.memory_problem)
             topic = Topic(name, self, self.storage.open(name))
-            topic.effective = self.settings.of_topic(topic)  # a policy may hold for it
-            topic.set_admission()
-            topic.set_dedup(now=self.now)
+            self.settings.apply_topic(topic, now=self.now)  # a policy may hold for it
             self.topics[name] = topic
             self.keeper.note_new(topic)
             self.changed("topic", name, None, created=True)
@@ -125,7 +123,7 @@ class Broker:
         for channel in list(topic.channels):
             self.changed("channel", name, channel, created=False)
         self.changed("topic", name, None, created=False)
-        topic.channels = {}  # which have the topic
+        topic.drop_channels()
         for client in self.clients:
             client.drop_topic(name)
 

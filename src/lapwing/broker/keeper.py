@@ -141,7 +141,7 @@ class Keeper:
         if error is not None or journal is None or self._broker.options.durability != "fsync":
             receipt.settle(0, error)
         else:
-            journal.sync_wanted = True
+            journal.want_sync()
             self._broker.work.sync(topic, [(receipt, 0)])
 
     def begin_checkpoint(self, now: int) -> Checkpoint:

@@ -20,6 +20,12 @@ class _Stall:
     again: int  # time of the next retry, ns
     wait: int  # ns
 
+    def failed_again(self, error: LogError, now: int) -> None:
+        """Wait twice as long before the next retry."""
+        self.error = error
+        self.wait = min(max(2 * self.wait, FIRST_WAIT), LONGEST_WAIT)
+        self.again = now + self.wait
+
 
 class ReadStalls(Generic[Owner]):
     """The owners whose last read failed. An owner is dropped only after the same place was read."""
@@ -45,9 +51,7 @@ class ReadStalls(Generic[Owner]):
             self._stalls[owner] = _Stall(error, now, 0)
             self._report(f"read failed, {owner} waits and is retried: {error}")
             return
-        stall.error = error
-        stall.wait = min(max(2 * stall.wait, FIRST_WAIT), LONGEST_WAIT)
-        stall.again = now + stall.wait
+        stall.failed_again(error, now)
 
     def succeeded(self, owner: Owner, *, now: int) -> None:
         """Note that `owner` was retried without an error; it may have read nothing, so the place is read here."""

@@ -147,6 +147,11 @@ class SettingsStore:
             raise
         self.apply_topic(topic, now=now)
 
+    def give_topic(self, topic: Topic, own: Mapping[str, Any]) -> None:
+        """Give a topic that has just been created settings of its own; it is saved with them."""
+        topic.settings = {**topic.settings, **own}
+        topic.effective = self.of_topic(topic)
+
     def put_policy(self, policy: Policy, *, now: int) -> None:
         """Add or replace a policy. Raises `SettingRefused` or `NotSaved`, with no change.
 

@@ -270,6 +270,10 @@ class Topic(TopicWriter):
         self._broker.checkpoint_topic(self)
         self._broker.changed("channel", self.name, name, created=False)
 
+    def drop_channels(self) -> None:
+        """Drop the channels of a topic that is deleted: each has the topic."""
+        self.channels = _NO_CHANNELS
+
     def delete(self, start: int, stop: int) -> int:
         """Delete the messages [start, stop): no reader sees them any more; return how many there were."""
         for channel in self.channels.values():

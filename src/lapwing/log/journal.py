@@ -195,6 +195,10 @@ class Journal:
         if self._file.size > _COMPACT_BYTES and self._file.size > _COMPACT_RATIO * sum(self._live.values()):
             self.compact()
 
+    def want_sync(self) -> None:
+        """Have the next sync of the topic sync the journal too."""
+        self.sync_wanted = True
+
     def begin_sync(self) -> Callable[[], None] | None:
         """Return a call that syncs what is flushed, for any thread; None unless `sync_wanted` is set."""
         if not self.sync_wanted:

@@ -116,8 +116,7 @@ class RedisContext:
             raise ErrorReply(write_failed(error)) from error
         except LapwingError as error:
             raise ErrorReply(f"ERR {error}") from error
-        topic.settings = {**topic.settings, "keep": "trimmed"}
-        topic.effective = self.broker.settings.of_topic(topic)
+        self.broker.settings.give_topic(topic, {"keep": "trimmed"})
         return self._remember(key, database, topic)
 
     def _remember(self, key: bytes, database: int, topic: Topic) -> Stream:
