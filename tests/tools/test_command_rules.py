@@ -11,7 +11,7 @@ import pytest
 
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView, NodeState, Rate, ages_in, rates_between
-from lapwing.client.format import SECOND, duration, moment, ordinal, parse_span, parse_time, printable, short
+from lapwing.client.format import SECOND, ago, duration, moment, ordinal, parse_span, parse_time, printable, short
 from lapwing.client.http import DaemonHttp
 from lapwing.client.log_reader import LogMessage, LogRange, Start
 from lapwing.errors import ConfigError
@@ -62,7 +62,8 @@ def test_ordinals_and_moments_read_as_people_write_them() -> None:
         "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "113th"]
     assert moment("1970-01-01T00:01:40.123456789Z", now=160.0) == "1970-01-01 00:01:40 UTC, 1m ago"
     assert moment("1970-01-01T00:01:40Z", now=99.5) == "1970-01-01 00:01:40 UTC, in 1s"
-    assert moment("", now=0.0) == ""
+    assert (moment("", now=0.0), ago("", now=0.0)) == ("", "")
+    assert ago("1970-01-01T00:01:40.5Z", now=300.0) == "3m 20s ago"
 
 
 def channel(name: str = "c", **counts: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from lapwing.cli import administer, dead_targets, shared
 from lapwing.cli.administer import CHANGE, NODES, ChangeFlags, NodeFlags
 from lapwing.cli.commands import Argument, Group, Option, UsageError
 from lapwing.cli.dead_targets import Dead, LetterFlags
-from lapwing.client.format import messages, moment, ordinal, printable_text, several
+from lapwing.client.format import ago, messages, moment, ordinal, printable_text, several
 from lapwing.errors import LapwingError
 from lapwing.tools.terminal import Terminal
 
@@ -56,7 +56,7 @@ def list_(
         return
     rows = [
         (node, f"{group.letters:,}", f"{group.topic}/{group.channel}", group.reason,
-         moment(group.last, now=time.time()), printable_text(group.error))
+         ago(group.last, now=time.time()), printable_text(group.error))
         for node, found in results.answers.items() for group in found.groups
     ]  # fmt: skip
     others = sum(found.others for found in results.answers.values())

@@ -35,6 +35,7 @@ def app(
     """Publish messages: arguments, or the lines of stdin or of a file. Ends when nsqd has confirmed all of them."""
     from lapwing.client.errors import PublishFailed
     from lapwing.client.format import parse_span
+    from lapwing.durations import show
 
     if bodies and file:
         raise ConfigError("give messages as arguments or with --file, not both")
@@ -54,8 +55,8 @@ def app(
         if not delay or "timeout" not in error.reason:
             raise
         raise LapwingError(
-            f"--defer {defer} is longer than {error.address} allows: start nsqd with --max-defer={defer}, "
-            f"a plain NSQ server with --max-req-timeout={defer} ({error.reason})"
+            f"--defer {defer} is longer than {error.address} allows: start nsqd with --max-defer={show(delay)}, "
+            f"a plain NSQ server with --max-req-timeout={show(delay)} ({error.reason})"
         ) from error
     if as_json:
         print(json.dumps({"topic": topic, "published": count}))

@@ -682,7 +682,7 @@ def _counted(answer: Json, name: str, channel: str) -> Counts:
     if topic is None:
         return Counts(False)
     if not channel:
-        waiting = topic["depth"] + sum(each["depth"] for each in topic["channels"])
+        waiting = topic["depth"] + sum(each["depth"] + each.get("deferred_count", 0) for each in topic["channels"])
         consumers = sum(each["client_count"] for each in topic["channels"])
         in_flight = sum(each["in_flight_count"] for each in topic["channels"])
         return Counts(True, waiting, topic["depth"], in_flight, len(topic["channels"]), consumers)

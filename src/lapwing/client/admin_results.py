@@ -81,7 +81,7 @@ class Counts:
     """The messages that wait in a topic, or in a channel of it, on one node."""
 
     there: bool  # whether the node has it
-    waiting: int = 0  # messages, those of the topic's channels included
+    waiting: int = 0  # messages, deferred ones and those of the topic's channels included
     depth: int = 0  # of them, those that a topic has not handed to its channels
     in_flight: int = 0
     channels: int = 0  # of a topic

@@ -99,13 +99,24 @@ def moment(text: str, *, now: float) -> str:
 
     A text that is no time is returned as it is.
     """
-    try:
-        seconds = datetime.fromisoformat(_FRACTION.sub("", text)).timestamp()
-    except ValueError:
+    seconds = _unix_time(text)
+    return text if seconds is None else f"{utc_time(seconds)} UTC, {ago(text, now=now)}"
+
+
+def ago(text: str, *, now: float) -> str:
+    """Return the distance of a time of nsqd (RFC 3339) from `now` (Unix s): `3m 20s ago`, `in 5s`."""
+    seconds = _unix_time(text)
+    if seconds is None:
         return text
-    ago = now - seconds
-    distance = f"{duration(math.floor(ago))} ago" if ago >= 0 else f"in {duration(math.ceil(-ago))}"
-    return f"{utc_time(seconds)} UTC, {distance}"
+    left = seconds - now
+    return f"in {duration(math.ceil(left))}" if left > 0 else f"{duration(math.floor(-left))} ago"
+
+
+def _unix_time(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(_FRACTION.sub("", text)).timestamp()
+    except ValueError:
+        return None
 
 
 def local_time(timestamp: int) -> str:
