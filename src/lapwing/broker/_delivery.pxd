@@ -3,6 +3,7 @@
 from lapwing.broker._ledger cimport Holder as HolderType, Ledger as LedgerType, Ready as ReadyType
 from lapwing.broker._subscription cimport Subscription as SubscriptionType
 
+cpdef Py_ssize_t depth_of(channel) except? -1
 cdef _delivered(channel)
 cdef list _with_room(channel, Py_ssize_t waiting)
 cdef list _in_turn(channel, list ready)

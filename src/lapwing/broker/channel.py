@@ -131,12 +131,9 @@ class Channel:
     @property
     def depth(self) -> int:
         """The number of messages that are ready to be delivered."""
-        waiting = max(self.topic.fanned_out - self.reader.sequence, 0) - self.ahead.count
-        if self.topic.deleted:
-            waiting -= self._deleted_ahead()
-        return waiting + len(self.ledger.ready) + len(self.ledger.alone)
+        return delivery.depth_of(self)
 
-    def _deleted_ahead(self) -> int:
+    def deleted_ahead(self) -> int:
         """Return how many messages that wait for their first delivery are deleted."""
         deleted = self.topic.deleted
         skipped = sum(deleted.count(start, stop) for start, stop in self.ahead.runs) if self.ahead.count else 0

@@ -20,6 +20,16 @@ SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
 EXPIRED_AT_ONCE: Final = 500  # messages of a channel that are found too old before others have their turn
 
 
+def depth_of(channel: Channel) -> int:
+    """Return how many messages of a channel are ready to be delivered."""
+    topic = channel.topic
+    waiting = topic.fanned_out - channel.reader.sequence
+    waiting = (waiting if waiting > 0 else 0) - channel.ahead.count
+    if topic.deleted.total:
+        waiting -= channel.deleted_ahead()
+    return waiting + channel.ledger.waiting
+
+
 def deliver(channel: Channel, now: int) -> None:
     """Deliver ready messages to the subscriptions with room: evenly to windows, oldest first to credits."""
     alone, limits = channel.ledger.alone, channel.limits
@@ -30,7 +40,7 @@ def deliver(channel: Channel, now: int) -> None:
             limits.took(channel, took)
         _delivered(channel)
     held_back = len(alone)
-    waiting = channel.depth - held_back
+    waiting = depth_of(channel) - held_back
     if waiting <= 0:
         return
     ready = _with_room(channel, waiting)
@@ -53,7 +63,7 @@ def deliver(channel: Channel, now: int) -> None:
         for subscription in ready:
             room = min(subscription.room, waiting)
             _give(channel, subscription, room if isinstance(subscription, Credit) else min(share, room), now)
-            waiting = channel.depth - held_back
+            waiting = depth_of(channel) - held_back
             if waiting <= 0:
                 break
         if waiting == before:
@@ -121,7 +131,9 @@ def hand_over(channel: Channel, sequences: Sequence[int], subscription: Subscrip
 
 def _delivered(channel: Channel) -> None:
     channel.journal_later()
-    channel.schedule(channel.ledger.soonest)
+    due = channel.ledger.soonest
+    if due is not None and (channel.scheduled is None or due < channel.scheduled):
+        channel.schedule(due)
 
 
 def _with_room(channel: Channel, waiting: int) -> list[Subscription]:
@@ -162,7 +174,7 @@ def _give(channel: Channel, subscription: Subscription, count: int, now: int) ->
     deleted = channel.topic.deleted
     enough = channel.counts.expired + EXPIRED_AT_ONCE
     while count > 0 and subscription.room > 0 and channel.counts.expired < enough:
-        if ahead.count or deleted:
+        if ahead.count or deleted.total:
             channel.pass_over()
         cursor = reader.sequence
         stop = channel.topic.fanned_out
@@ -172,8 +184,9 @@ def _give(channel: Channel, subscription: Subscription, count: int, now: int) ->
                 count -= _redeliver_run(channel, subscription, count, now)
                 continue
             stop = min(stop, behind)
-        stop = ahead.clear_until(stop)
-        if deleted:
+        if ahead.count:
+            stop = ahead.clear_until(stop)
+        if deleted.total:
             stop = deleted.clear_until(cursor, stop)
         if cursor >= stop:
             return
@@ -184,12 +197,13 @@ def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, coun
     """Deliver one slice of the log; return how many messages it has."""
     reader = channel.reader
     try:
-        frames, taken = reader.take(stop, count, SLICE)
+        block, at, after, taken = reader.span(stop, count, SLICE)
     except OutOfRange:  # the log was cut under a cursor that stood below it
         reader.seek(channel.topic.log.first)
         return 0
-    if not frames:
+    if after == at:
         return 0  # the end, or a quarantined range that the log has reported and the reader has passed
+    frames = block if after - at == len(block) else block[at:after]
     run = range(reader.sequence - taken, reader.sequence)
     if subscription.sample_rate or channel.latencies is not None or channel.effective.message_ttl:
         frames, runs = _inspect(channel, frames, run, subscription.sample_rate, now)
@@ -322,7 +336,7 @@ def _looked_at_one_by_one(channel: Channel, subscription: Subscription) -> bool:
         or subscription.headers
         or channel.latencies is not None
         or channel.effective.message_ttl
-        or channel.topic.deleted
+        or channel.topic.deleted.total
         or channel.side_logged.sequences
     )
 
