@@ -315,7 +315,6 @@ def verify(
 ) -> None:
     """Prove that every message is in an archive exactly once: reads all sequences; exit status 1 if not so."""
     with spark_needed():
-        from lapwing.spark.pipelines.files import plain_place
         from lapwing.spark.pipelines.settings import BadSetting
         from lapwing.spark.pipelines.settings import sequences as parse
         from lapwing.spark.pipelines.verify import proof_json, proof_text, published
@@ -325,7 +324,7 @@ def verify(
     except BadSetting as error:
         raise ConfigError(f"--sequences: {error}") from error
     held = published(tuple(nsqd), tuple(lookupd)) if nsqd or lookupd else None
-    proof = prove(plain_place(archive), topics=topics, span=span, published=held)
+    proof = prove(archive, topics=topics, span=span, published=held)
     print(json.dumps(proof_json(proof), indent=2) if as_json else proof_text(proof))
     if not proof.sound:
         sys.exit(1)
