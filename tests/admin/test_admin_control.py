@@ -113,8 +113,14 @@ def test_a_seek_shows_what_it_would_do_before_it_does_it(ui, broker_admin, broke
     expect(dialog.get_by_text("5 messages that nobody has finished will not be delivered.")).to_be_visible()
     assert depth(broker) == 5
     dialog.get_by_role("button", name="Seek", exact=True).click()
-    ui.told("Moved the cursor of orders/billing")
+    toast = page.locator(".lw-toast").filter(visible=True)
+    expect(toast).to_contain_text("Moved the cursor of orders/billing.")
     assert depth(broker) == 0
+    toast.get_by_role("button", name="Undo").click()
+    ui.told("Moved the cursor of orders/billing back")
+    assert depth(broker) == 5
+    expect(page.locator(".lw-toast")).to_have_count(0)
+    httpx.post(f"{broker.url}/channel/seek?topic=orders&channel=billing", json={"to": "latest"}).raise_for_status()
     ui.press("Seek")
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("To").select_option("sequence")
@@ -126,7 +132,7 @@ def test_a_seek_shows_what_it_would_do_before_it_does_it(ui, broker_admin, broke
     page.keyboard.press("Enter")
     expect(dialog.get_by_text("2 messages will be delivered again.")).to_be_visible()
     dialog.get_by_role("button", name="Seek", exact=True).click()
-    ui.told("Moved the cursor of orders/billing")
+    expect(toast).to_contain_text("Moved the cursor of orders/billing.")
 
     assert depth(broker) == 2
 

@@ -278,14 +278,15 @@ def test_what_does_not_exist_offers_no_actions(ui, cluster, path):
     expect(main.get_by_role("table").filter(visible=True)).to_have_count(0)
 
 
-def test_a_path_that_does_not_exist_is_a_page_that_leads_back(page, nsqadmin):
+def test_a_path_that_does_not_exist_is_a_page_that_leads_back(nsqadmin):
     asked = httpx.get(f"{nsqadmin.url}/nothing/<b>", headers={"Accept": "text/html"})
     script = httpx.get(f"{nsqadmin.url}/nothing")
     api = httpx.get(f"{nsqadmin.url}/api/nothing", headers={"Accept": "text/html"})
 
     assert (asked.status_code, asked.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "&lt;b&gt;" in asked.text or "%3Cb%3E" in asked.text
-    assert 'href="/topics"' in asked.text
+    assert all(f'href="{path}"' in asked.text for path in ("/", "/topics", "/dead", "/pipelines", "/audit"))
+    assert '<nav class="lw-nav" aria-label="Pages">' in asked.text
     assert (script.status_code, script.json()) == (404, {"message": "NOT_FOUND"})
     assert (api.status_code, api.json()) == (404, {"message": "NOT_FOUND"})
 

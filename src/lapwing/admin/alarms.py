@@ -75,6 +75,21 @@ def alarms(
     return sorted(found, key=lambda alarm: (_ORDER[alarm.severity], alarm.about))
 
 
+def unread(cluster_view: ClusterView, history: History, limits: AlarmLimits) -> int:
+    """Return how many messages wait in channels that nobody reads yet; 0 if there are fewer than are worth a word.
+
+    Consumers and pipelines have some time to start, so this is no alarm.
+    """
+    found = 0
+    for channel in cluster_view.users_channels():
+        key = (channel["topic_name"], channel["channel_name"])
+        if channel["paused"] or channel["client_count"] or names.dead_letters(*key):
+            continue
+        if not history.moving(key, cluster_view.at, over=limits.stuck):
+            found += channel["depth"]
+    return found if found >= limits.depth else 0
+
+
 def _of_daemons(cluster_view: ClusterView) -> Iterator[Alarm]:
     if cluster_view.failure:
         yield Alarm(

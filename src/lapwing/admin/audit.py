@@ -129,7 +129,7 @@ def _of_node(node: str, change: Mapping[str, Any]) -> AuditEntry:
     return AuditEntry(
         change["at_ms"] / 1000, user, address, words, str(change["topic"]), str(change["channel"]), node,
         f"{node}: {change['error']}" if change["error"] else "", detail, str(change["change"]),
-        str(change["program"]),
+        str(change["program"]) or "an unnamed program",
     )  # fmt: skip
 
 

@@ -3,27 +3,38 @@
 from html import escape
 from typing import Final
 
+from lapwing.admin.navigation import NAVIGATION
 from lapwing.net.answers import HTML, Answer
 
 _FRAME: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title} · nsqadmin</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
 <link rel="stylesheet" href="{base}/static/lapwing.css"><link rel="icon" href="{base}/static/favicon.svg"></head>
-<body class="lw-login"><main>{content}</main></body></html>
+<body class="{kind}">{content}</body></html>
 """
 
 
 def plain_page(base: str, title: str, content: str, *, status: int = 200) -> Answer:
     """Return a page; `content` is markup whose text has been escaped."""
-    page = _FRAME.format(title=escape(title), base=escape(base), content=content)
-    return Answer(status, page.encode(), HTML, (("Cache-Control", "no-store"),), nsq=False)
+    return _page(base, title, f"<main>{content}</main>", kind="lw-login", status=status)
 
 
 def not_found(base: str, path: str) -> Answer:
-    """Return the page for a path that does not exist, with links to those that do."""
-    links = (("/", "Overview"), ("/topics", "Topics"), ("/messages", "Messages"), ("/nodes", "Nodes"))
-    listed = "".join(f'<li><a href="{escape(base + href)}">{name}</a></li>' for href, name in links)
-    shown = f"<code>{escape(path[:200])}</code>"
-    return plain_page(
-        base, "Not found", f"<h1>Not found</h1><p>nsqadmin has no page {shown}.</p><ul>{listed}</ul>", status=404
+    """Return the page for a path that does not exist, with the menu of those that do."""
+    at = escape(base)
+    menu = "".join(
+        f"<h2>{section}</h2>" + "".join(f'<a class="lw-item" href="{at}{href}">{name}</a>' for name, href, *_ in pages)
+        for section, pages in NAVIGATION
     )
+    brand = f'<a class="lw-brand" href="{at}/"><img src="{at}/static/favicon.svg" alt=""><span>nsqadmin</span></a>'
+    text = f"<h1>Not found</h1><p>nsqadmin has no page <code>{escape(path[:200])}</code>.</p>"
+    content = (
+        f'<div class="lw-frame"><nav class="lw-nav" aria-label="Pages">{brand}{menu}</nav>'
+        f'<div class="lw-side"><main class="lw-main">{text}</main></div></div>'
+    )
+    return _page(base, "Not found", content, kind="lw-plain", status=404)
+
+
+def _page(base: str, title: str, content: str, *, kind: str, status: int) -> Answer:
+    page = _FRAME.format(title=escape(title), base=escape(base), kind=kind, content=content)
+    return Answer(status, page.encode(), HTML, (("Cache-Control", "no-store"),), nsq=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lapwing import names
-from lapwing.admin.alarms import Alarm, AlarmLimits, alarms
+from lapwing.admin.alarms import Alarm, AlarmLimits, alarms, unread
 from lapwing.admin.dead_letters import DEAD_CHANNEL, DeadTopic, dead_topics
 from lapwing.admin.error_texts import failure_reason
 from lapwing.admin.history import History
@@ -65,6 +65,7 @@ class Poller:
     limits: AlarmLimits = field(default_factory=AlarmLimits)
     cluster_view: ClusterView = field(default_factory=ClusterView)
     alarms: list[Alarm] = field(default_factory=list)
+    unread: int = 0  # messages in channels that nobody reads yet
     channels: dict[tuple[str, str], Json] = field(default_factory=dict)  # channels that pages show, with clients
     resources: dict[str, Json] = field(default_factory=dict)  # of nodes that pages show, by name
     dead: dict[str, DeadTopic] = field(default_factory=dict)  # dead-letter topics by name
@@ -186,6 +187,7 @@ class Poller:
             else None,
         )
         self.alarms = alarms(self.cluster_view, self.history, self.limits, self.dead)
+        self.unread = unread(self.cluster_view, self.history, self.limits)
         self.busy += time.process_time() - began
 
     # ---- discovery ----

@@ -20,6 +20,11 @@ def newest(statuses: Iterable[Json]) -> tuple[Json, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
+def starting(status: Json) -> bool:
+    """Return whether a pipeline has begun and not ended its first batch. Its topics may be patterns until then."""
+    return status.get("state") in ("starting", "running") and int(status.get("batch_id", 0)) < 0
+
+
 def silent_for(status: Json, *, now: float) -> float:
     """Return for how many seconds a pipeline that should report has not; 0 when it does or has ended."""
     if status.get("state") in ENDED:

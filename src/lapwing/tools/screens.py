@@ -11,7 +11,7 @@ from lapwing import names
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView, Rate, Rates
 from lapwing.client.format import duration, printable_text, short
-from lapwing.client.pipeline_status import problem
+from lapwing.client.pipeline_status import problem, starting
 from lapwing.tools.supervisor import Child, State
 from lapwing.tools.terminal import Cell, Column, Terminal, table
 
@@ -200,7 +200,7 @@ def pipelines_table(view: ClusterView, terminal: Terminal, *, title: str = "") -
     for pipeline in view.pipelines or ():
         state = str(pipeline.get("state", ""))
         figures = [_number(pipeline, "input_rate"), _number(pipeline, "lag") or "?", _number(pipeline, "batch_id")]
-        if state == "running" and pipeline.get("batch_id", 0) < 0:  # before its first batch
+        if starting(pipeline):
             state, figures = "starting", ["", "", ""]
         rows.append([str(pipeline.get("name", "")), state, *figures, Cell(problem(pipeline, now=view.at), "red")])
     return table(_PIPELINE_COLUMNS, rows, terminal, title=title)

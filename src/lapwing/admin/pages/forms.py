@@ -123,10 +123,11 @@ class FormDialog:
         done: str | Callable[[Results], str],
         *,
         then: Callable[[], None] | None = None,
+        undo: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Carry out an audited change. If every node refuses it, the dialog stays open with the reasons.
 
-        `done` is the text that is shown then, or a function that makes it of the results.
+        `done` is the text that is shown then, or a function that makes it of the results. `undo` is offered beside it.
         """
         results = await self._view.admin.actions.apply(self._view.visitor, action, detail, change)
         refused = failures(results)
@@ -135,7 +136,12 @@ class FormDialog:
             return
         self.close()
         text = done if isinstance(done, str) else done(results)
-        self._view.notify(f"{text}, but not everywhere: {'; '.join(refused)}" if refused else text, bad=bool(refused))
+        if undo is not None and not refused:
+            self._view.offer(f"{text}.", "Undo", undo)
+        else:
+            self._view.notify(
+                f"{text}, but not everywhere: {'; '.join(refused)}" if refused else text, bad=bool(refused)
+            )
         self._view.admin.poller.soon()
         if then is not None:
             then()

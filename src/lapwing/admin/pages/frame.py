@@ -1,5 +1,6 @@
 """The frame of every page: navigation, search, warnings, and the updates with every new view of the cluster."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from lapwing import __version__, names
 from lapwing.admin.access import Visitor
 from lapwing.admin.asgi import full_url
 from lapwing.admin.firewall import VISITOR
-from lapwing.admin.pages.elements import element, icon, notice, set_attributes, set_text, show_notice
+from lapwing.admin.navigation import LAPWING_ONLY, NAVIGATION
+from lapwing.admin.pages.elements import button, element, icon, notice, set_attributes, set_text, show_notice
 from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.poller import Watcher
 from lapwing.admin.services import Admin
@@ -25,37 +27,9 @@ from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView
 from lapwing.names import NSQ_VERSION
 
-# section, then: name, path, key behind `g`, icon
-NAVIGATION: Final = (
-    (
-        "Watch",
-        (
-            ("Overview", "/", "o", "dashboard"),
-            ("Topics", "/topics", "t", "topic"),
-            ("Clients", "/clients", "c", "lan"),
-            ("Counter", "/counter", "k", "speed"),
-        ),
-    ),
-    (
-        "Data",
-        (
-            ("Messages", "/messages", "m", "mail_outline"),
-            ("Dead letters", "/dead", "d", "unsubscribe"),
-            ("Pipelines", "/pipelines", "p", "account_tree"),
-        ),
-    ),
-    (
-        "Cluster",
-        (
-            ("Nodes", "/nodes", "n", "dns"),
-            ("Lookup", "/lookup", "l", "travel_explore"),
-            ("Settings", "/settings", "s", "tune"),
-            ("Audit", "/audit", "a", "history"),
-        ),
-    ),
-)
-LAPWING_ONLY: Final = frozenset({"/settings", "/dead"})  # pages that need lapwing's nsqd
 FOUND_AT_MOST: Final = 12
+_PARTS: Final = re.compile("[^a-z0-9]+")  # between the parts of a name
+OFFERED: Final = 15.0  # seconds that an undo is offered
 PATIENCE: Final = 20.0  # seconds until a page that cannot be drawn fails
 THEMES: Final = {"light": False, "dark": True, "auto": None}
 
@@ -144,6 +118,18 @@ class PageView:
         # NiceGUI itself adds the base path to local paths
         base = self.links.base
         self.client.open(href[len(base) :] or "/" if base and href.startswith(base) else href)
+
+    def offer(self, text: str, label: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Show a text for some seconds, with a button that does `work`."""
+
+        async def press() -> None:
+            toast.delete()
+            await work()
+
+        with self.client.layout, element("div", None, "lw-toast", role="status") as toast:
+            element("span", text)
+            button(label, press)
+            ui.timer(OFFERED, toast.delete, once=True)
 
     def notify(self, text: str, *, bad: bool = False) -> None:
         """Show a text in the corner for some seconds."""
@@ -268,16 +254,29 @@ def _shell(view: PageView, shell: Shell, theme: str) -> None:
 
 
 def found(cluster_view: ClusterView, text: str, links: PageLinks) -> list[list[str]]:
-    """Return the results of a search as name, kind and link; names that begin with the text come first."""
+    """Return the results of a search as name, kind and link, those first that are meant most likely.
+
+    Dead letters come behind what they are from. Of the others, those whose name begins with the text are first, then
+    channels, then other names with a part that begins with it.
+    """
     words = text.lower().split()
     if not words:
         return []
-    fits: list[tuple[int, str, str, str]] = []
+    fits: list[tuple[bool, int, str, str, str]] = []
+    wants_dead = any(word in names.DEAD for word in words)
 
     def consider(name: str, kind: str, href: str) -> None:
         low = name.lower()
         if all(word in low for word in words):
-            fits.append((0 if low.startswith(words[0]) else 1, name, kind, href))
+            topic, _, channel = low.partition("/")
+            dead = not wants_dead and kind in ("topic", "channel") and topic.endswith(f".{names.DEAD}")
+            if low.startswith(words[0]):
+                rank = 0
+            elif kind == "channel" and channel.startswith(words[0]):
+                rank = 1
+            else:
+                rank = 2 if any(part.startswith(words[0]) for part in _PARTS.split(low)) else 3
+            fits.append((dead, rank, name, kind, href))
 
     own = words[0].startswith(names.OWN[:2])  # lapwing's own topics are found by their prefix only
     for name, topic in (cluster_view.topics if own else cluster_view.users_topics()).items():
@@ -291,7 +290,7 @@ def found(cluster_view: ClusterView, text: str, links: PageLinks) -> list[list[s
     for pipeline in cluster_view.pipelines or ():
         name = str(pipeline["name"])
         consider(name, "pipeline", links.page("/pipelines", name=name))
-    return [[name, kind, href] for _, name, kind, href in sorted(fits)[:FOUND_AT_MOST]]
+    return [[name, kind, href] for _, _, name, kind, href in sorted(fits)[:FOUND_AT_MOST]]
 
 
 def _warn(view: PageView, warnings: Element, badge: Element) -> None:

@@ -7,7 +7,7 @@ from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.elements import Table, element, icon, panel, set_attributes, set_text, tile
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import channel_columns, channel_rows
-from lapwing.client.format import count, duration, rate, several
+from lapwing.client.format import count, duration, messages_are, rate, several
 
 CHARTS: Final = (
     Lines("Messages a second", "rate", (("in", "published", "c1"), ("out", "finished", "c2"))),
@@ -50,16 +50,19 @@ def _health(view: PageView) -> None:
         cluster_view, alarms = view.cluster_view, view.admin.poller.alarms
         worst = alarms[0].severity if alarms else "info"
         serious = sum(alarm.severity != "info" for alarm in alarms)
-        tone = worst if serious else "good" if cluster_view.at else "info"
+        unread = view.admin.poller.unread
+        tone = worst if serious else "good" if cluster_view.at and not unread else "info"
         set_text(sign, {"error": "error", "warning": "warning", "info": "pending"}.get(tone, "check_circle"))
         box.classes(replace=f"lw-health lw-{tone}")
         set_text(
             verdict,
             "Waiting for the first answers"
             if not cluster_view.at
-            else "No problems"
-            if not serious
-            else several(serious, "problem"),
+            else several(serious, "problem")
+            if serious
+            else f"{messages_are(unread)} waiting for a reader"
+            if unread
+            else "No problems",
         )
         up = sum(state.reachable for state in cluster_view.nodes)
         parts = [f"{up} of {len(cluster_view.nodes)} nsqd up"]

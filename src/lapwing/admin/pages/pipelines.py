@@ -8,7 +8,7 @@ from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import Label, PageLinks, Row, TableColumn
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
-from lapwing.client.pipeline_status import problem
+from lapwing.client.pipeline_status import problem, starting
 
 COLUMNS = (
     TableColumn("name", "Pipeline", "text", wide=True),
@@ -76,7 +76,10 @@ def _list(view: PageView) -> None:
 def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits, links: PageLinks) -> Row:
     """Return the row of one query."""
     channel = str(pipeline.get("channel") or "")
+    begins = starting(pipeline)
     topics = [str(topic) for topic in pipeline.get("topics") or ()]
+    if begins:  # it reports patterns: show the channels that are there
+        topics = [topic for topic in cluster_view.topics if channel and cluster_view.channel(topic, channel)]
     found = [cluster_view.channel(topic, channel) for topic in topics] if channel else []
     channels = [
         [f"{topic}/{channel}", links.topic(topic, channel), "" if known else "warn"]
@@ -94,8 +97,8 @@ def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits,
         round(_number(pipeline.get("processed_rate")), 2),
         pipeline.get("rejected"),
         pipeline.get("late"),
-        pipeline.get("batch_id"),
-        _number(pipeline.get("batch_ms")) / 1000,
+        None if begins else pipeline.get("batch_id"),
+        None if begins else _number(pipeline.get("batch_ms")) / 1000,
         max(0, round(cluster_view.at - ended / 1000)) if (ended := _number(pipeline.get("batch_at_ms"))) else None,
         round(pipeline_age(pipeline, cluster_view.at)),
     ]
@@ -111,6 +114,8 @@ def _state(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits) -> li
         return [["silent", "bad", trouble], *([[reported, "", "The last it reported"]] if reported != "silent" else [])]
     if trouble:
         return [[state, "warn", trouble[:300]]]
+    if starting(pipeline):
+        return [["starting", "", "It has not ended its first batch yet"]]
     return [[state, "good" if state == "running" else "", ""]]
 
 

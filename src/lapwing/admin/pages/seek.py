@@ -6,12 +6,14 @@ from typing import Any, Final
 from lapwing.admin.actions import Action
 from lapwing.admin.audit import in_words
 from lapwing.admin.delivery_control import failures
+from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import Table, element, set_text
 from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import TableColumn
 from lapwing.client.cluster_changes import NodeResult
 from lapwing.client.format import count, messages
+from lapwing.errors import LapwingError
 
 TARGETS: Final = (
     ("earliest", "the first message that the log holds"),
@@ -91,6 +93,24 @@ def ask_seek(view: PageView, topic: str, channel: str) -> None:
                 in_words({"to": target}),
                 lambda: control.seek(topic, channel, target, dry_run=False),
                 f"Moved the cursor of {topic}/{channel}",
+                undo=lambda: _undo(view, topic, channel),
             )
 
         forget: Callable[[], None] = form.preview_buttons(preview, "Seek", seek, "kill")
+
+
+async def _undo(view: PageView, topic: str, channel: str) -> None:
+    """Move the cursor back to the bookmark that every node keeps of the place before its last seek."""
+    try:
+        results = await view.admin.actions.apply(
+            view.visitor,
+            Action("seek_channel", topic, channel),
+            "to bookmark",
+            lambda: view.admin.control.seek(topic, channel, "bookmark", dry_run=False),
+        )
+    except LapwingError as error:
+        view.notify(error_text(error), bad=True)
+        return
+    refused = failures(results)
+    view.notify("; ".join(refused) or f"Moved the cursor of {topic}/{channel} back", bad=bool(refused))
+    view.admin.poller.soon()
