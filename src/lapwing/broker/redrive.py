@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lapwing.broker.topic import Topic
 
 STEP: Final = 200  # letters looked at in one step, at least
-_SPREAD: Final = 150  # one more for so many finished runs or unfinished messages, as a step writes all of them
+_SPREAD: Final = 100  # one more for so many finished runs or unfinished messages, as a step writes all of them
 _MOST_STEP: Final = 2000
 _RETRY: Final = 1_000_000_000  # ns before a step that the disk refused is tried again
 _SETTLING: Final = 5_000_000  # ns between two looks at whether publishes are synced

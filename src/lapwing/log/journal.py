@@ -326,7 +326,7 @@ def _encoded_channel(name: str, one: ChannelFold) -> Iterator[bytes]:
 def _live_bytes(folded: JournalFold) -> Iterator[tuple[object, int]]:
     """Yield about how many bytes each part of the state takes."""
     for name, one in folded.channels.items():
-        yield ("progress", name), 64 + entries.RUN_BYTES * (len(one.runs) + len(one.attempts))
+        yield ("progress", name), 64 + entries.RUN_BYTES * (len(one.runs) + len(one.tried) // 2)
         yield ("deferred", name), entries.DEFERRED_BYTES * len(one.deferred)
         yield ("failed", name), entries.FAILED_BYTES * len(one.failures)
         for holder, state in one.holders.items():

@@ -206,7 +206,7 @@ def _apply(kind: str, name: str, fields: _Fields, folded: JournalFold) -> None:
         case "progress":
             cursor, runs, attempts = fields.take(_PROGRESS)
             unfinished = _pairs(fields.numbers(2 * runs))
-            folded.channel(name).progress(cursor, unfinished, dict(_pairs(fields.numbers(2 * attempts))))
+            folded.channel(name).progress(cursor, unfinished, fields.numbers(2 * attempts))
         case "deferred":
             added, removed = fields.take(_CHANGES)
             values = fields.numbers(3 * added)

@@ -6,7 +6,7 @@ doubt unless a later entry mentions them: they are unfinished, and may be deferr
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Final, NamedTuple
 
@@ -77,7 +77,7 @@ class ChannelFold:
 
     cursor: int = 0
     runs: list[Run] = field(default_factory=list)
-    attempts: dict[int, int] = field(default_factory=dict)
+    tried: Sequence[int] = ()  # sequences and their deliveries, in turns: only those of the last entry are looked at
     deferred: dict[int, tuple[int, int]] = field(default_factory=dict)  # sequence -> due, attempts
     holders: dict[str, HolderState] = field(default_factory=dict)
     failures: dict[int, FailureState] = field(default_factory=dict)
@@ -87,11 +87,16 @@ class ChannelFold:
     doubtful_due: set[int] = field(default_factory=set)  # deferred, and may be deferred for longer
     again: int | None = None  # everything from here on is in doubt
 
-    def progress(self, cursor: int, runs: list[Run], attempts: dict[int, int]) -> None:
+    @property
+    def attempts(self) -> dict[int, int]:
+        """The deliveries of unfinished messages."""
+        return dict(zip(self.tried[::2], self.tried[1::2], strict=True))
+
+    def progress(self, cursor: int, runs: list[Run], tried: Sequence[int]) -> None:
         """Replace the cursor and what is unfinished below it."""
         if self.broken:
             self._doubt(cursor)
-        self.cursor, self.runs, self.attempts = cursor, runs, attempts
+        self.cursor, self.runs, self.tried = cursor, runs, tried
         if self.doubtful:
             self.doubtful = _outside(self.doubtful, runs)
 
@@ -155,7 +160,7 @@ class ChannelFold:
 
     def state(self) -> ChannelState:
         """Return the channel as it was saved."""
-        attempts = dict(self.attempts)
+        attempts = self.attempts
         attempts.update((sequence, tries) for sequence, (_, tries) in self.deferred.items() if tries)
         due = {sequence: due for sequence, (due, _) in self.deferred.items()}
         notes = {key: value for key, value in self.notes.items() if value}
