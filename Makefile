@@ -18,7 +18,7 @@ help:
 
 # --- set-up -------------------------------------------------------------------------------------------------------
 # Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
-$(VENV)/ready: requirements.lock pyproject.toml setup.py src/lapwing/kernel/_speed.pyx $(wildcard src/lapwing/kernel/*.pxi) src/lapwing/net/_sockets.pyx $(wildcard src/lapwing/broker/*.pxd) \
+$(VENV)/ready: requirements.lock pyproject.toml setup.py $(wildcard src/lapwing/kernel/*.p[yx][xdi]) src/lapwing/net/_sockets.pyx $(wildcard src/lapwing/broker/*.pxd) \
 	src/lapwing/broker/ledger.py src/lapwing/broker/subscription.py src/lapwing/broker/delivery.py
 	@PYTHON=$(PYTHON) scripts/setup
 	@touch $@

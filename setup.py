@@ -9,6 +9,8 @@ try:
 
     compiled = {
         "lapwing.kernel._speed": "kernel/_speed.pyx",
+        "lapwing.kernel._receiver": "kernel/_receiver.pyx",
+        "lapwing.kernel._road": "kernel/_road.pyx",
         "lapwing.broker._ledger": "broker/ledger.py",
         "lapwing.broker._subscription": "broker/subscription.py",
         "lapwing.broker._delivery": "broker/delivery.py",
@@ -22,6 +24,7 @@ try:
         ],
         language_level=3,
         compiler_directives={"annotation_typing": False},  # those of Python files are for readers and mypy
+        include_path=["src"],
     )
     for extension in extensions:
         extension.optional = True  # cythonize does not keep it: without a compiler the pure kernel serves

@@ -116,9 +116,6 @@ def test_publishers_with_headers_get_to_know_of_the_window(stage: Stage) -> None
     client = stage.client()
     client.session.headers = True
     assert client.say(Pub("t", b"x")).answers() == [b"OK message-id"]
-    assert client.session.publish_run(b"PUB t\n\x00\x00\x00\x01x" * 2, now=stage.now)
-    stage.commit()
-    assert client.answers() == [b"OK message-id"] * 2
     assert stage.broker.settings.dedup_topics() == ["t"]
 
 

@@ -249,8 +249,7 @@ def test_a_disk_that_refuses_leaves_the_commit_to_be_carried_on(node, monkeypatc
 
     def failing():
         if next(calls) == 1:
-            log.next = log.end
-            log._forget_pending()
+            log.forget()
             raise WriteFailed("x", 0, OSError(28, "No space left on device"))
         flush()
 

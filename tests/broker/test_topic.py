@@ -24,7 +24,7 @@ class Refusing:
 
     def _refuse(self) -> None:
         if isinstance(self.log, DiskLog):
-            self.log._forget_pending()
+            self.log.forget()
         elif isinstance(self.log, MemoryLog):
             self.log._pending.clear()
             self.log._pending_rows.clear()
@@ -49,19 +49,6 @@ def test_the_first_channel_gets_the_backlog_and_later_ones_the_tail(stage: Stage
 
     assert (first.received(), second.received()) == ([3], [3])
     assert stage.broker.topics["t"].depth == 0
-
-
-def test_a_topic_is_consumed_while_somebody_waits_for_its_messages(stage: Stage) -> None:
-    stage.client().publish(b"m")
-    topic = stage.broker.topics["t"]
-    assert not topic.consumed
-    stop = stage.broker.growth.follow(["t"], lambda now: None)
-    assert topic.consumed
-    stop()
-    assert not topic.consumed
-    stage.consumer()
-
-    assert topic.consumed
 
 
 def test_a_paused_topic_hands_nothing_over(stage: Stage) -> None:

@@ -504,8 +504,7 @@ def test_a_message_waits_when_its_dead_letter_topic_refuses_and_health_says_why(
     log = stage.broker.topics["t.c.dead"].log
 
     def refuse() -> None:
-        log.next = log.end
-        log._forget_pending()
+        log.forget()
         raise WriteFailed(str(tmp_path), 0, OSError(28, "No space left on device"))
 
     with monkeypatch.context() as patch:

@@ -19,7 +19,7 @@ from twins import TWINS, outcome
 
 from lapwing import kernel
 from lapwing.errors import HangUp, LapwingError, LogError, ProtocolError
-from lapwing.kernel import MAX_HEADERS, pure
+from lapwing.kernel import pure
 from lapwing.log import index, journal_entries, records
 from lapwing.log.catalog import Catalog
 from lapwing.log.disk import Disk
@@ -32,7 +32,7 @@ from lapwing.net.http_message import AnswerParser, HttpFailed
 from lapwing.net.incoming import Incoming
 from lapwing.net.routes import Route, Router
 from lapwing.wire.nsq import identify, lookup
-from lapwing.wire.nsq.commands import MAGIC, Command, Fins, Hmpub, Mpub, Sub, bodies
+from lapwing.wire.nsq.commands import MAGIC, Fins, Mpub, Sub, bodies
 from lapwing.wire.nsq.compression import CompressionError, DeflateCodec, SnappyCodec
 from lapwing.wire.nsq.connection import BrokerConnection, ClientConnection, Limits
 from lapwing.wire.resp import commands as resp_commands
@@ -42,7 +42,8 @@ from lapwing.wire.resp.reply_reader import ReplyReader
 from lapwing.wire.resp.requests import RequestLimits, RequestParser, XaddRun, split_run
 
 try:
-    from lapwing.net._sockets import Additions, Finishes, LogTail, Publishes, SocketSet, XaddTail
+    from lapwing.kernel._road import Finishes, NsqIntake, RedisIntake, Round, Tail
+    from lapwing.net._sockets import SocketSet
 except ImportError:  # not Linux, or no compiler where this was installed
     SocketSet = None
 
@@ -247,9 +248,6 @@ def publishes(data: bytes) -> None:
         ("row_places", (data,)), ("message_ids", (data,)),
     ):  # fmt: skip
         _agree(kernels, name, arguments)
-    line = data[: data.find(b"\n") + 1]
-    _agree(kernels, "frame_pubs", (data, line, 5, 5, 100, 1000, 5000))
-    _agree(kernels, "frame_headed_pubs", (data, line, 5, 5, 100, 1000, 5000, 100))
     outcomes = []
     for twin in kernels:
         flying: dict[int, Any] = dict.fromkeys(range(8))
@@ -363,13 +361,46 @@ def ledger(data: bytes) -> None:
 
 
 class _Owner:
-    """A connection, as the receiver sees it."""
+    """A connection, as the receivers see it."""
 
-    def __init__(self, fd: int, publishes: "Publishes | None", *, direct: bool = False) -> None:
-        self.fd = fd
-        self.publishes = publishes
-        self.direct = direct
-        self.published = None
+    last_command = active = 0
+    command = ""
+    direct = True
+
+    def __init__(self, fd: int, receiver: Any, finishes: Any) -> None:
+        self.fd, self.receiver, self.finishes = fd, receiver, finishes
+        self.timer = self.peer = self
+        self.published: dict[str, int] = {}
+
+    def write(self, data: bytes) -> None:
+        """Drop what the socket does not take."""
+
+
+class _Topic:
+    """The topic `t`, and its settings."""
+
+    name = "t"
+    channels = ()
+    body_field, fields = "data", "nsq"
+
+    def __init__(self) -> None:
+        self.effective, self.door_state, self.newest = self, {}, 0
+        self.message_count = self.message_bytes = 0
+
+
+if SocketSet is not None:
+
+    class _Log(Tail):  # type: ignore[misc]
+        """A log that keeps the frames of one round."""
+
+        _segments: tuple[()] | list[Any] = []  # noqa: RUF012 - nothing is written to it
+        frames = b""
+
+        def flush(self) -> None:
+            """Keep what was appended."""
+            self.frames = b"".join(self.fresh)
+            self.end = self.next
+            self.forget()
 
 
 class _Receiver:
@@ -378,23 +409,29 @@ class _Receiver:
     def __init__(self) -> None:
         assert SocketSet is not None
         self._set = SocketSet()
-        most: dict[str, int] = {"max_count": 1000, "max_size": LIMITS.max_message, "max_body": LIMITS.max_body}
-        most["max_headers"] = MAX_HEADERS
-        self._publishes = [Publishes(b"%b t\n" % word, None, **most) for word in (b"PUB", b"MPUB", b"HPUB", b"HMPUB")]
-        self._publishes.append(Finishes(None))
-        self._pairs: list[tuple[socket.socket, socket.socket, _Owner]] = [self._pair() for _ in range(4)]
+        self._log = _Log()
+        self._log.forget()
+        self._round = Round({})
+        topic = _Topic()
+        inlet = self._round.open(topic, self._log, 3 << 54)
+        self._nsq = NsqIntake(
+            self._round, max_count=1000, max_size=LIMITS.max_message, max_body=LIMITS.max_body, waits=False
+        )
+        self._redis = RedisIntake(self._round, 1 << 20, lambda error: b"-ERR\r\n")
+        self._redis.open(b"t", topic, inlet)
+        self._finishes = Finishes()
+        self._pairs = [self._pair(number) for number in range(4)]
 
-    def _pair(self) -> tuple[socket.socket, socket.socket, _Owner]:
+    def _pair(self, number: int) -> tuple[socket.socket, socket.socket, _Owner]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        expected = [*self._publishes, None][ours.fileno() % 6]
-        owner = _Owner(ours.fileno(), expected)
+        owner = _Owner(ours.fileno(), [self._nsq, self._nsq, self._redis, None][number], self._finishes)
         self._set.add(ours.fileno(), owner)
         return ours, theirs, owner
 
     def take(self, data: bytes) -> None:
-        number = data[0] % 4 if data else 0
+        number = 2 if data.startswith(b"*") else data[-1] % 4 if data else 0
         ours, theirs, owner = self._pairs[number]
         action = data[-1] % 16 if data else 0
         sent = theirs.send(data) if data else 0
@@ -408,32 +445,47 @@ class _Receiver:
             self._set.watch(owner.fd, reading=True, writing=True)
         elif action == 5:
             assert self._set.send(owner.fd, data) in (len(data), -errno.EPIPE)
-        found, ran = self._set.receive()
+        first = self._log.next
+        found = self._set.receive()
         got = b"".join(what for who, what in found if who is owner and type(what) is bytes)
-        for publishes in ran:
-            for piece, (who, messages, commands) in zip(*publishes.take(), strict=True):
-                if isinstance(publishes, Finishes):
-                    _check_fins(piece, messages)
-                else:
-                    _check_publishes(piece, messages, commands)
-                got += piece if who is owner else b""
         if action not in (2, 3):
-            assert got == data[:sent], f"{len(got)} bytes of {sent} came"
+            assert data[:sent].endswith(got)
+            self._check(data[: sent - len(got)], owner, first)
+        self._log.frames = b""
+        self._round.news()
         if action in (1, 2, 3, 4, 5):
             self._set.remove(owner.fd)
             ours.close()
             theirs.close()
-            self._pairs[number] = self._pair()
+            self._pairs[number] = self._pair(number)
+        else:
+            while True:
+                try:
+                    theirs.recv(1 << 16)
+                except BlockingIOError:
+                    break
 
-
-def _check_publishes(piece: bytes, messages: int, commands: int) -> None:
-    """Compare what the receiver took for whole publishes with what the parser makes of it."""
-    connection = BrokerConnection(LIMITS)
-    connection.grant(headers=True)
-    connection.receive(MAGIC + piece)
-    found = list(connection.commands())
-    assert len(found) == commands, f"{len(found)} commands of {commands}"
-    assert sum(_messages_of(each) for each in found) == messages
+    def _check(self, taken: bytes, owner: _Owner, first: int) -> None:
+        """Compare what a receiver took with what the parser makes of it."""
+        bodies_taken = [body for *_, body in kernel.decode_messages(self._log.frames, 0, len(self._log.frames))[0]]
+        blocks = b"".join(self._finishes.take()[0])
+        self._nsq.ran()
+        if owner.receiver is self._redis:
+            stamp = int.from_bytes(self._log.frames[8:16], "big") if taken else 0
+            framed, count, _ = pure.frame_xadds(taken, (3 << 54) + first, stamp, b"data") if taken else (b"", 0, 0)
+            assert (self._log.frames, self._log.next) == (framed, first + count)
+            return
+        assert blocks in (b"", taken)
+        if not blocks:
+            connection = BrokerConnection(LIMITS)
+            connection.receive(MAGIC + taken)
+            expected: list[bytes] = []
+            for command in connection.commands():
+                expected += bodies(command.body) if type(command) is Mpub else [command.body]  # type: ignore[union-attr]
+            assert expected == bodies_taken
+            assert connection.at_rest
+        else:
+            _check_fins(blocks, len(blocks) // 21)
 
 
 def _check_fins(piece: bytes, messages: int) -> None:
@@ -446,78 +498,14 @@ def _check_fins(piece: bytes, messages: int) -> None:
     assert (len(found), len(piece)) == (1, messages * 21)
 
 
-def _messages_of(command: Command) -> int:
-    if type(command) is Hmpub:
-        return int.from_bytes(command.body[:4], "big")
-    return len(bodies(command.body)) if type(command) is Mpub else 1
-
-
 _receivers: list[_Receiver] = []
 
 
 def receiver(data: bytes) -> None:
-    """Bytes received from a set of sockets by the compiled receiver."""
+    """Bytes received from a set of sockets, and what the compiled intakes take of them."""
     if not _receivers:
         _receivers.append(_Receiver())
     _receivers[0].take(data)
-
-
-class _Tails:
-    """Two tails of a file: an input is written to either of them, or goes the ordinary way as it is."""
-
-    _FIRST = 3 << 54
-
-    def __init__(self) -> None:
-        assert SocketSet is not None
-        self._set = SocketSet()
-        self._file = os.memfd_create("tail")
-        most: dict[str, int] = {"max_count": 1000, "max_size": LIMITS.max_message, "max_body": LIMITS.max_body}
-        self._line = b"PUB t\n"
-        self._nsq = LogTail(Publishes(self._line, None, **most), "t")
-        additions = Additions()
-        self._redis = XaddTail(additions, b"t", 1 << 20)
-        self._pairs = [self._pair(self._nsq), self._pair(self._redis)]
-
-    def _pair(self, tail: "LogTail") -> tuple[socket.socket, socket.socket, _Owner, "LogTail"]:
-        ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
-        owner = _Owner(ours.fileno(), tail.publishes, direct=True)
-        self._set.add(ours.fileno(), owner)
-        return ours, theirs, owner, tail
-
-    def take(self, data: bytes) -> None:
-        _, theirs, _, tail = self._pairs[0 if data.startswith(b"PUB") else 1]
-        tail.aim(self._file, 0, 1 << 16, self._FIRST, 0, False, 0)
-        self._redis.aim_entries(0, 0, b"data")
-        sent = theirs.send(data) if data else 0
-        found, ran = self._set.receive(tail)
-        frames, count, senders = tail.take()
-        if not count:
-            pieces = [piece for publishes in ran for piece in publishes.take()[0]]
-            assert b"".join([what for _, what in found] + pieces) == data[:sent]
-            return
-        assert (found, ran, sum(senders.values())) == ([], [], count)
-        assert os.pread(self._file, len(frames), 0) == frames
-        stamp = int.from_bytes(frames[8:16], "big")
-        if tail is self._nsq:
-            expected = pure.frame_pubs(data[:sent], self._line, self._FIRST, stamp, 1000, 1 << 20, 1 << 20)
-            answer = b"\0\0\0\6\0\0\0\0OK" * count
-        else:
-            expected = pure.frame_xadds(data[:sent], self._FIRST, stamp, b"data")
-            answer = pure.id_replies(stamp // 1_000_000, 0, count)
-        assert expected is not None
-        assert (expected[0], expected[1]) == (frames, count)
-        assert theirs.recv(1 << 20) == answer
-
-
-_tails: list[_Tails] = []
-
-
-def tail(data: bytes) -> None:
-    """Publishes that are written where they are received."""
-    if not _tails:
-        _tails.append(_Tails())
-    _tails[0].take(data)
 
 
 DECODERS: dict[str, Decoder] = {
@@ -528,4 +516,3 @@ DECODERS: dict[str, Decoder] = {
 }  # fmt: skip
 if SocketSet is not None:
     DECODERS["receiver"] = receiver
-    DECODERS["tail"] = tail

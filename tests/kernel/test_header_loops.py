@@ -138,59 +138,6 @@ def test_sequences_are_counted_in_decimal(kernel: ModuleType) -> None:
         assert rows == b",".join(b'[%d,0,{"a":"1"}]' % sequence for sequence in expected)
 
 
-HMPUB, HPUB = b"HMPUB orders\n", b"HPUB orders\n"
-LIMITS = (10, 100, 1000, 50)  # messages of an HMPUB, bytes of a message, of an HMPUB's body, and of headers
-
-
-def whole(line: bytes, *items: bytes) -> bytes:
-    """One HMPUB, or HPUBs back to back."""
-    if line.startswith(b"HP"):
-        return b"".join(line + each for each in items)
-    return line + struct.pack(">i", len(hmpub(*items))) + hmpub(*items)
-
-
-def test_a_run_of_publishes_with_headers_is_framed_at_once(kernel: ModuleType) -> None:
-    items = [item(b'{"a":"1"}', b"one"), item(b"", b"two"), item(b'{"b":"2"}', b"three")]
-    frames = kernel.frame_bodies([b"one", b"two", b"three"], BASE + 5, NOW)
-    rows = b'[5,0,{"a":"1"}],[7,0,{"b":"2"}]'
-
-    single = kernel.frame_headed_pubs(whole(HPUB, *items), HPUB, BASE + 5, NOW, *LIMITS)
-    assert single == (frames, rows, 3, 3)
-    together = whole(HMPUB, *items[:2]) + whole(HMPUB, items[2])
-    assert kernel.frame_headed_pubs(together, HMPUB, BASE + 5, NOW, *LIMITS) == (frames, rows, 3, 2)
-    plain = whole(HMPUB, items[1], items[1])
-    assert kernel.frame_headed_pubs(plain, HMPUB, BASE, NOW, *LIMITS)[1:] == (b"", 2, 1)
-
-
-@pytest.mark.parametrize("line", [HPUB, HMPUB])
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"", b"NOP\n", b"H", HPUB, HMPUB,
-        item(b'{"a":"1"}', b"x"),  # without its line
-        whole(b"HPUB other\n", item(b"", b"x")),
-        HMPUB + struct.pack(">iiiI", 12, 1, 5, 0) + b"xy",  # the declared size does not fit what is inside
-        HMPUB + struct.pack(">iiiI", -5, 1, 5, 0) + b"x",
-        *(
-            whole(line, refused)
-            for line in (HPUB, HMPUB)
-            for refused in (
-                item(b'{"A":"1"}', b"x"), item(b"{}", b""), item(b"{}", b"x" * 101),
-                item(b"{" + b" " * 50 + b"}", b"x"),
-                item(b"{}", b"x")[:-1], struct.pack(">iI", 3, 0) + b"x", struct.pack(">iI", -1, 0) + b"x",
-                struct.pack(">iI", 5, 0xFFFFFFFF) + b"x",
-            )
-        ),
-        whole(HMPUB), whole(HMPUB, *[item(b"", b"x")] * 11), whole(HMPUB, *[item(b"", b"x" * 100)] * 10),
-    ],
-)  # fmt: skip
-def test_anything_but_whole_and_lawful_ones_is_left_to_a_parser(kernel: ModuleType, line: bytes, bad: bytes) -> None:
-    assert kernel.frame_headed_pubs(bad, line, BASE, NOW, *LIMITS) is None
-    good = whole(line, item(b'{"a":"1"}', b"x"))
-    if bad:
-        assert kernel.frame_headed_pubs(good + bad, line, BASE, NOW, *LIMITS) is None
-
-
 def test_frames_get_the_headers_of_their_rows(kernel: ModuleType) -> None:
     frames, rows, _ = frame(kernel, item(b'{"a":"}]"}', b"one"), item(b"", b"two"), item(b'{"b":"\\"}"}', b"three"))
 
@@ -283,26 +230,6 @@ frames = st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=9)), max_size=
 @given(body=torn, first=st.integers(0, 2**64), dress=st.sampled_from(DRESSES + ODD_DRESSES))
 def test_the_twins_frame_the_same_headers(body: bytes, first: int, dress: Any) -> None:
     both("frame_headed", dress(body), first, 1, 10, 20, 120)
-
-
-commands = st.tuples(
-    st.sampled_from([HPUB, HMPUB, b"HM", b"H"]),
-    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0] * 9 + [1, -1, -99]), batches), max_size=3),
-    st.sampled_from([b"", b"", b"", b"H", HPUB, HMPUB]),
-)
-
-
-@settings(max_examples=examples(200))
-@given(command=commands, first=st.integers(0, 2**64), most=st.integers(0, 9), size=st.integers(0, 30))
-def test_the_twins_frame_the_same_runs(
-    command: tuple[bytes, list[tuple[int, int, bytes]], bytes], first: int, most: int, size: int
-) -> None:
-    line, parts, tail = command
-    data = b""
-    for known, lie, batch in parts:
-        data += line if known else b"NOP\n"
-        data += struct.pack(">i", len(batch) + lie) + batch if line[1:2] == b"M" else batch[4:]
-    both("frame_headed_pubs", data + tail, line, first, 1, most, size, 200, 120)
 
 
 @settings(max_examples=examples(200))

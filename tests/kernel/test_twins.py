@@ -120,35 +120,6 @@ def test_what_the_twins_frame_both_take_apart_again(data: bytes, first: int, now
     assert b"".join(struct.pack(">i", len(body)) + body for *_, body in messages) == data[4:]
 
 
-publish_lines = st.sampled_from([b"PUB t\n", b"MPUB t\n", b"M", b""])
-publishes = st.builds(
-    lambda line, parts, tail: (
-        line,
-        b"".join(
-            (line if known else b"NOP\n")
-            + (struct.pack(">i", len(batch) + lie) + batch if line[:1] == b"M" else batch[4:])
-            for known, lie, batch in parts
-        )
-        + tail,
-    ),
-    publish_lines,
-    st.lists(
-        st.tuples(st.integers(0, 9), st.sampled_from([0] * 9 + [1, -1, -99]), st.one_of(honest, liars)),
-        max_size=4,
-    ),
-    st.sampled_from([b"", b"", b"", b"P", b"PUB t\n"]),
-)
-
-
-@given(publishes, numbers, times, numbers, numbers, numbers)
-@example((b"PUB t\n", b"PUB t\n\0\0\0\1x"), 0, 0, 9, 9, 9)
-def test_the_twins_frame_the_same_publishes(
-    command: tuple[bytes, bytes], first: int, now: int, most: int, largest: int, body: int
-) -> None:
-    line, data = command
-    both("frame_pubs", data, line, first, now, most, largest, body)
-
-
 @settings(max_examples=examples(200))
 @given(some=bodies, dress=st.sampled_from(DRESSES + ODD_DRESSES), first=numbers, now=times)
 def test_the_twins_frame_the_same_bodies(some: list[bytes], dress: Any, first: int, now: int) -> None:

@@ -27,7 +27,7 @@ def test_a_short_command_is_answered_between_the_long_ones_of_many_clients() -> 
     async def test() -> None:
         node = Node()
         door = RedisDoor(node.broker, node.turn, quiet())
-        node.turn.gatherers.append(door.publish_gathered)
+        node.turn.gatherers.append(door.renew_shares)
         node.turn.watchers.append(door.end_turn)
         wrote: list[str] = []
         many = [connected(door, "long", wrote) for _ in range(6)]
@@ -51,7 +51,7 @@ def test_a_client_gets_its_replies_in_order_however_many_turns_its_requests_take
     async def test() -> None:
         node = Node()
         door = RedisDoor(node.broker, node.turn, quiet())
-        node.turn.gatherers.append(door.publish_gathered)
+        node.turn.gatherers.append(door.renew_shares)
         client = door.connect()
         sent: list[bytes] = []
         transport = Mock(write=sent.append, get_extra_info=lambda name, default=None: ("127.0.0.1", 1))

@@ -113,8 +113,6 @@ class RedisStage(Stage):
 
     def commit(self) -> None:
         """End the turn."""
-        if hasattr(self, "context"):
-            self.context.publish_gathered(self.now)
         super().commit()
         if hasattr(self, "context"):
             self.context.wake(self.now)

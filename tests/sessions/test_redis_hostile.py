@@ -101,7 +101,7 @@ def test_an_id_is_forgotten_whose_entry_could_not_be_written(tmp_path: Path, mon
     log = stage.broker.topics["s"].log
 
     def refuse() -> None:
-        log._give_up_pending()  # type: ignore[attr-defined]  # as a write that fails does
+        log.forget()  # type: ignore[attr-defined]  # as a write that fails does
         raise WriteFailed("/data", 0, OSError(28, "no space left"))
 
     with monkeypatch.context() as patch:

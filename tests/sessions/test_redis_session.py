@@ -59,9 +59,7 @@ def test_an_entry_that_cannot_be_written_is_answered_with_the_reason(
 
     def refuse() -> None:
         log = stage.broker.topics["s"].log
-        log.next = log.end
-        log._pending.clear()
-        log._pending_counts.clear()
+        log.forget()
         raise WriteFailed("/data/s", 7, OSError(28, "No space left on device"))
 
     log = stage.broker.topics["s"].log

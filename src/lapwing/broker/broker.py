@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lapwing.broker.client_stats import Client
     from lapwing.broker.keeper import Checkpoint
     from lapwing.broker.opening import Unopened
+    from lapwing.kernel._road import Round
 
 Change = tuple[str, str, str | None, bool]  # "topic" or "channel", topic, channel, created (else deleted)
 
@@ -56,6 +57,7 @@ class Broker:
         self.agenda = Agenda()
         self.changes: list[Change] = []
         self.growth = Growth()
+        self.round: Round | None = None  # what intakes take, where there are some
         self.memory_problem: str | None = None  # why no messages are taken for want of memory
         self.exiting = False
         self.now = 0  # ns; as of the last turn or checkpoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 
 class _Waiter:
@@ -21,6 +21,11 @@ class Growth:
     def __init__(self) -> None:
         self._waiters: dict[str, dict[_Waiter, None]] = {}  # by topic, the oldest first
         self._grown: dict[str, None] = {}  # followed topics whose waiters were not called yet
+
+    @property
+    def followed(self) -> Collection[str]:
+        """The topics that anybody waits for, as they are at any time."""
+        return self._waiters
 
     def __bool__(self) -> bool:
         """Return whether `wake` has something to do."""

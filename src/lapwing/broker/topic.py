@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from lapwing import kernel
 from lapwing.broker import checkpoint
 from lapwing.broker.admission import Admission
 from lapwing.broker.channel import Channel
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
     from lapwing.broker.dead_letter_mover import DeadLetterMover
     from lapwing.broker.storage import Store
+    from lapwing.kernel._road import Inlet
     from lapwing.log.catalog import TopicEntry
     from lapwing.log.journal import JournalState
-    from lapwing.log.log_writer import LogWriter
 
 
 NONE_LOST: Final = range(0)
@@ -47,8 +46,8 @@ class Topic(TopicWriter):
     """
 
     __slots__ = (
-        "__weakref__", "_broker", "channels", "deleted", "door_state", "effective", "emptied", "held", "lost", "moved",
-        "paused", "report", "saved_state", "settings", "store", "trimmed_bytes",
+        "__weakref__", "_broker", "channels", "deleted", "door_state", "effective", "emptied", "held", "inlet", "lost",
+        "moved", "paused", "report", "saved_state", "settings", "store", "trimmed_bytes",
     )  # fmt: skip
 
     def __init__(self, name: str, broker: Broker, store: Store) -> None:
@@ -68,6 +67,7 @@ class Topic(TopicWriter):
         self.emptied: EmptiedRuns
         self.trimmed_bytes = 0  # twice what was left after it was last trimmed for taking much memory
         self.lost = NONE_LOST  # sequences not handed over yet that a crash took
+        self.inlet: Inlet | None = None  # the way in for messages that need no look
         self.__class__ = _TopicAtRest  # until the first publish
 
     def rest(self) -> bool:
@@ -75,7 +75,10 @@ class Topic(TopicWriter):
         used = bool(self.held or self.waiting or self.exiting or self.dedup is not None)
         used |= any(channel.subscriptions or channel.dirty for channel in self.channels.values())
         unsaved = self.moved or self.emptied.changed or self.deleted.changed or self.door_state != self.saved_state
-        if used or unsaved or not self.store.rest():
+        if used or unsaved:
+            return False
+        self.shut_inlet()
+        if not self.store.rest():
             return False
         self.counted = NOTHING_COUNTED
         for name, part in (("deleted", self.deleted), ("emptied", self.emptied.runs), ("waiting", self.waiting)):
@@ -162,21 +165,30 @@ class Topic(TopicWriter):
         for receipt, sequence in waiting:
             receipt.settle(sequence, error)
 
-    def adopt(self, log: LogWriter, frames: bytes, count: int, *, now: int) -> None:
-        """Take frames that were written to the file of `direct_log` and are answered; hand them to the channels."""
-        log.adopt(frames, count)
-        self.message_count += count
-        self.message_bytes += len(frames) - kernel.HEAD * count
+    # --- messages that intakes take ------------------------------------------------------------------------------
+
+    def let_in(self) -> Inlet | None:
+        """Let plain messages in without a look at each, where nothing is to be looked at; return the way in."""
+        looks = self.ephemeral or self.exiting or self.admission is not None or self.dedup is not None
+        if self.inlet is None and self._broker.round is not None and not looks:
+            tail = self.log.tail
+            if tail is not None:
+                self.inlet = self._broker.round.open(self, tail, self.id_base)
+        return self.inlet
+
+    def shut_inlet(self) -> None:
+        """Have every publish looked at from now on."""
+        inlet, self.inlet = self.inlet, None
+        if inlet is not None and self._broker.round is not None:
+            self._broker.round.shut(inlet)
+
+    def grew(self, now: int) -> None:
+        """Hand messages to the channels that were let in and are written."""
         self._broker.keeper.note_written(self)
         self._broker.growth.note(self.name)
         self.fan_out(now)
 
-    @property
-    def consumed(self) -> bool:
-        """Whether somebody waits for messages: a channel has consumers, or a reader waits for the log to grow."""
-        if self._broker.growth.watches(self.name):
-            return True
-        return any(channel.subscriptions for channel in self.channels.values())
+    # --- handing over --------------------------------------------------------------------------------------------
 
     def fan_out(self, now: int) -> None:
         """Hand new messages to the channels, unless the topic stands still; retried when a read fails."""
@@ -318,6 +330,7 @@ class Topic(TopicWriter):
             self.admission = Admission(
                 self, draining=draining, memory_problem=problem, max_msg_size=min(own, most), bounded=bounded
             )
+            self.shut_inlet()
         else:
             self.admission = None
 
@@ -339,6 +352,7 @@ class Topic(TopicWriter):
             if before is not None:
                 window.duplicates, window.forgotten = before.duplicates, before.forgotten
             self.dedup = window
+            self.shut_inlet()
 
     def empty(self) -> None:
         """Drop the messages that wait in the topic; channels keep theirs."""
@@ -368,6 +382,7 @@ class Topic(TopicWriter):
     def close(self) -> None:
         """Refuse further calls, and hang up on all consumers."""
         self.exiting = True
+        self.shut_inlet()
         for receipt, sequence in self.waiting:
             receipt.settle(sequence, Exiting())
         self.waiting = []

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from lapwing.broker.dedup import DedupWindow
     from lapwing.broker.options import Options
     from lapwing.log.log import TopicLog
-    from lapwing.log.log_writer import LogWriter
 
 
 class Receipt(Protocol):
@@ -205,44 +204,6 @@ class TopicWriter:
             self.mark_dirty()
             self.counted = (self.message_count, self.message_bytes)
         self.waiting.append((receipt, sequence))
-
-    def publish_run(self, data: bytes, line: bytes, receipt: Receipt, *, now: int) -> tuple[int, int] | None:
-        """Take the messages of whole publishes that begin with `line`; return how many messages and commands.
-
-        `line` is that of a PUB, MPUB, HPUB or HMPUB. Return None, with nothing taken, where `data` is anything else or
-        has headers that only the broker sets, or the topic has limits or ids to check.
-        """
-        if self.exiting or self.admission is not None:
-            return None
-        options = self.options
-        first_id, stamp, rows = self.id_base + self.log.next, now + self.skew, b""
-        limits = options.max_batch_count, options.max_msg_size, options.max_body_size
-        if line.startswith(b"H"):
-            if self.dedup is not None:
-                return None
-            headed = kernel.frame_headed_pubs(data, line, first_id, stamp, *limits, kernel.MAX_HEADERS)
-            if headed is None:
-                return None
-            frames, rows, messages, commands = headed
-            if _has_own(rows):
-                return None  # `publish_headed` leaves them out
-        else:
-            plain = kernel.frame_pubs(data, line, first_id, stamp, *limits)
-            if plain is None:
-                return None
-            frames, messages, commands = plain
-        self._append(frames, messages, len(frames) - kernel.HEAD * messages, receipt, (), now, rows=rows)
-        return messages, commands
-
-    def direct_log(self) -> LogWriter | None:
-        """Return the log if frames may be written to its file without a turn; `Topic.adopt` must follow.
-
-        None where the topic looks at what it takes or answers more than OK, or has something to write.
-        """
-        looks = self.admission is not None or self.dedup is not None
-        if self.exiting or self.ephemeral or looks or self.waiting:
-            return None
-        return self.log.direct
 
     def publish_many(
         self,

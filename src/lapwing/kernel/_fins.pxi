@@ -1,4 +1,4 @@
-# Runs of FINs: shared by the compiled kernel and the sockets.
+# Runs of FINs: shared by the compiled modules.
 
 cdef enum:
     FIN = 21  # bytes of `FIN <id>` and a line feed

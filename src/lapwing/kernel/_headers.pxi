@@ -1,6 +1,9 @@
 # The byte loops of headers, compiled: `pure_headers.py` is the meaning.
 
 cdef enum:
+    BESIDE = 24  # bytes of a row beside its headers: brackets, commas, a sequence of at most 17 digits and a zero
+
+cdef enum:
     BAD_HEADERS = 6
     HEADERS_TOO_BIG = 7
     LONGEST_NAME = 64
@@ -347,43 +350,6 @@ cdef Py_ssize_t headed_at(const uint8_t *p, int index) noexcept:
     for number in range(index):
         at += 4 + <Py_ssize_t><int32_t>get32(p + at)
     return at
-
-
-def frame_headed_pubs(
-    bytes data, bytes line, first_id, int64_t timestamp, max_count, max_size, max_body, max_headers
-):
-    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
-    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(line)
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), prefix = PyBytes_GET_SIZE(line)
-    cdef Py_ssize_t at = 0, messages = 0, total = 0, beside = 0
-    cdef Py_ssize_t commands = count_headed_pubs(
-        p, end, start, prefix, near(max_count), near(max_size), near(max_body), near(max_headers),
-        &messages, &total, &beside,
-    )
-    cdef bint batches = is_batch(start, prefix)
-    cdef int64_t count
-    cdef Headed to
-    cdef bytes out
-    cdef uint8_t *rows
-    if not commands:
-        return None
-    out = PyBytes_FromStringAndSize(NULL, total)
-    rows = <uint8_t *>PyMem_Malloc(beside + 1)
-    if rows == NULL:
-        raise MemoryError()
-    try:
-        frame_to(&to, out, rows, first_id & 0xFFFFFFFFFFFFFFFF, timestamp)
-        while at < end:
-            at += prefix
-            count = 1
-            if batches:
-                count = <int64_t><int32_t>get32(p + at + 4)
-                at += 8
-            if frame_headed_run(&to, p, end, count, &at) >= 0:
-                return None
-        return out, rows_of(rows, to.rows), messages, commands
-    finally:
-        PyMem_Free(rows)
 
 
 cdef inline Py_ssize_t past_string(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:

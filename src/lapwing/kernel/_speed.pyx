@@ -33,7 +33,7 @@ cdef extern from "Python.h":
 
 cdef int64_t LARGEST = 0x7FFFFFFF
 cdef int64_t ROOM = 0x7FFFFFFF - 30
-include "_pubs.pxi"
+include "_frames.pxi"
 include "_fins.pxi"
 
 cdef inline uint64_t get64(const uint8_t *p) noexcept nogil:
@@ -97,24 +97,6 @@ def frame_one(body, first_id, int64_t timestamp):
         return out
     finally:
         PyBuffer_Release(&view)
-
-
-def frame_pubs(bytes data, bytes line, first_id, int64_t timestamp, max_count, max_size, max_body):
-    cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
-    cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(data)
-    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(line)
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
-    cdef Py_ssize_t prefix = PyBytes_GET_SIZE(line)
-    cdef Py_ssize_t messages = 0, total = 0
-    cdef Py_ssize_t commands = count_pubs(
-        begin, end, start, prefix, near(max_count), near(max_size), near(max_body), &messages, &total
-    )
-    cdef bytes out
-    if not commands:
-        return None
-    out = PyBytes_FromStringAndSize(NULL, total)
-    put_pubs(<uint8_t *>PyBytes_AS_STRING(out), begin, end, start, prefix, <uint64_t>timestamp, identity)
-    return out, messages, commands
 
 
 def frame_bodies(bodies, first_id, int64_t timestamp):

@@ -1,4 +1,4 @@
-# Plain XADDs back to back, and the lines of RESP: shared by the compiled kernel and the sockets.
+# Plain XADDs back to back, and the lines of RESP: shared by the compiled modules.
 
 cdef struct Span:
     Py_ssize_t begin

@@ -128,50 +128,6 @@ def mpub_run(data: Buffer, at: int, count: int, max_size: int) -> tuple[int, int
     return whole, at
 
 
-def frame_pubs(
-    data: bytes, line: bytes, first_id: int, timestamp: int, max_count: int, max_size: int, max_body: int
-) -> tuple[bytes, int, int] | None:
-    """Return the frames of whole publishes to one topic, how many there are, and how many commands they came in.
-
-    `line` is what each command begins with, such as `PUB orders\\n` or `MPUB orders\\n`. None where `data` is anything
-    else than whole and lawful commands of that line, back to back: then a parser has to look at it.
-    """
-    time = timestamp.to_bytes(8, "big", signed=True)
-    pack, size_at = _FRAME.pack, _SIZE.unpack_from
-    batches, prefix, end = line.startswith(b"M"), len(line), len(data)
-    max_size = min(max_size, _ROOM)
-    view = memoryview(data)
-    parts: list[Buffer] = []
-    at = messages = commands = 0
-    while at < end:
-        count, left = 1, -1  # messages of this command, and bytes of its body that are not yet accounted for
-        if not data.startswith(line, at) or end - at - prefix < 4:
-            return None
-        at += prefix
-        if batches:
-            if end - at < 8:
-                return None
-            left, count = size_at(data, at)[0] - 4, size_at(data, at + 4)[0]
-            if left + 4 > max_body or not 0 < count <= max_count:
-                return None
-            at += 8
-        for _ in range(count):
-            if end - at < 4:
-                return None
-            (size,) = size_at(data, at)
-            if not 0 < size <= max_size or end - at - 4 < size:
-                return None
-            parts.append(pack(size + 30, MESSAGE, time, 1, b"%016x" % ((first_id + messages) & _MASK)))
-            parts.append(view[at + 4 : at + 4 + size])
-            at += 4 + size
-            left -= 4 + size
-            messages += 1
-        if batches and left:
-            return None
-        commands += 1
-    return (b"".join(parts), messages, commands) if commands else None
-
-
 def fin_run(data: Buffer, start: int) -> int:
     """Return where the run of whole `FIN <id>` lines that begins at `start` ends.
 

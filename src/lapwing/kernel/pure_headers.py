@@ -151,48 +151,6 @@ def frame_headed(
     return b"".join(frames), b",".join(rows), count
 
 
-def frame_headed_pubs(
-    data: bytes,
-    line: bytes,
-    first_id: int,
-    timestamp: int,
-    max_count: int,
-    max_size: int,
-    max_body: int,
-    max_headers: int,
-) -> tuple[bytes, bytes, int, int] | None:
-    """Return the frames of whole HPUBs or HMPUBs to one topic, the rows of their headers, how many messages, commands.
-
-    `line` is what each command begins with, such as `HMPUB orders\\n`. None where `data` is anything else than whole
-    and lawful commands of that line, back to back: then a parser has to look at it.
-    """
-    batches, prefix, end = line[1:2] == b"M", len(line), len(data)
-    frames: list[bytes] = []
-    rows: list[bytes] = []
-    at = messages = commands = 0
-    while at < end:
-        if not data.startswith(line, at) or end - at - prefix < 8:
-            return None
-        at += prefix
-        (size,) = _SIZE.unpack_from(data, at)
-        if size <= 0 or end - at - 4 < size or (batches and size > max_body):
-            return None
-        body = data[at + 4 : at + 4 + size] if batches else b"\0\0\0\1" + data[at : at + 4 + size]
-        try:
-            framed, beside, count = frame_headed(
-                body, first_id + messages, timestamp, max_count if batches else 1, max_size, max_headers
-            )
-        except PublishRefused:
-            return None
-        frames.append(framed)
-        if beside:
-            rows.append(beside)
-        messages += count
-        commands += 1
-        at += 4 + size
-    return (b"".join(frames), b",".join(rows), messages, commands) if commands else None
-
-
 def _rows(text: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield the rows of a text as (sequence, deferral, headers). Raises `ValueError` at what is none."""
     at = 0

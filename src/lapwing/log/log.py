@@ -158,7 +158,7 @@ class DiskLog(RestingLog):
         """Drop what is in memory and also on disk."""
         self._memo = NO_MEMO
         self._noted_bytes = -1
-        self._window.shrink(0, self._written)
+        self._window.shrink(0, self.written)
         self._recent_rows.shrink(0)
         self._cold_rows = []
 
@@ -172,7 +172,7 @@ class DiskLog(RestingLog):
         None when they have to be asked for: they are in memory alone, quarantined, or `start` is amid a chunk. Nothing
         of them is read here, so whoever reads them has to verify their checksums.
         """
-        if not self.first <= start < min(stop, self._written):
+        if not self.first <= start < min(stop, self.written):
             return None
         segment = self._segments[bisect_right(self._firsts, start) - 1]
         if start >= segment.end:
@@ -238,8 +238,8 @@ class DiskLog(RestingLog):
 
     def bytes_from(self, sequence: int) -> int:
         """Return about how many bytes of frames lie from `sequence` on: exact between chunks. Raises `ReadFailed`."""
-        unwritten = sum(len(frames) for _, _, frames in self._window.since(max(sequence, self._written)))
-        if sequence >= self._written or not self._segments:
+        unwritten = sum(len(frames) for _, _, frames in self._window.since(max(sequence, self.written)))
+        if sequence >= self.written or not self._segments:
             return unwritten
         at = max(bisect_right(self._firsts, sequence) - 1, 0)
         segment = self._segments[at]
@@ -256,7 +256,7 @@ class DiskLog(RestingLog):
         for segment in self._segments:
             if segment.index.count and segment.newest >= timestamp:
                 return self._with_sound_index(segment, lambda: self._search_time(segment, timestamp))  # noqa: B023 - called at once
-        return reading.first_since(self.reader(self._written), self.end, timestamp)
+        return reading.first_since(self.reader(self.written), self.end, timestamp)
 
     def _search_time(self, segment: Segment, timestamp: int) -> int:
         chunk = segment.index.chunk(segment.index.find_time(timestamp))
@@ -323,7 +323,7 @@ class DiskLog(RestingLog):
         Its empty file keeps the place; so that not every message makes one, a fair number must be worth it.
         """
         target = self._window.boundary(sequence)
-        if target - self._written <= self.options.mem_queue_size // 2:
+        if target - self.written <= self.options.mem_queue_size // 2:
             return
         segment = self._segment(target)
         try:
@@ -335,7 +335,7 @@ class DiskLog(RestingLog):
             raise WriteFailed(segment.frames.path, 0, error) from error
         self._segments.append(segment)
         self._firsts.append(target)
-        self._written = target
+        self.written = target
         self._window.shrink(0, target)
         self._unwritten_rows = [
             Rows(max(rows.first, target), rows.last, rows.between(target, rows.last + 1))
@@ -351,7 +351,7 @@ class DiskLog(RestingLog):
             waiting = self._unwritten()
             if waiting:
                 self._write(waiting, self._unwritten_rows)
-                self._written = self.end
+                self.written = self.end
                 self._unwritten_rows = []
             self.write_index()
             if self._reserved:
@@ -381,7 +381,7 @@ class _DiskLogAtRest(DiskLog):
             """Return to use with the first use of a part that a resting log does not have."""
             if name not in RESTING or not self._packed:
                 raise AttributeError(name)
-            self._resume()
+            self.wake()
             return getattr(self, name)
 
 

@@ -4,9 +4,10 @@ import errno
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final
 
+from lapwing import kernel
 from lapwing.errors import WriteFailed
+from lapwing.kernel import SPACE_CHECK
 from lapwing.log import reservation
 from lapwing.log.attributes import Extra, RecentRows, Rows, RowText
 from lapwing.log.datapath import folder
@@ -17,21 +18,19 @@ from lapwing.log.sync import Sync
 from lapwing.log.topiclog import Frames
 from lapwing.log.window import Window
 
-SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
 
-
-class LogWriter:
-    """The segments of one topic, the newest of which grows."""
+class LogWriter(kernel.Tail):
+    """The segments of one topic, the newest of which grows: what its `Tail` does not write with one call."""
 
     __slots__ = (
-        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_parent", "_pending", "_pending_bytes", "_pending_counts",
-        "_pending_rows", "_recent_rows", "_reserved", "_rows_end", "_segments", "_since_check", "_sync", "_topic",
-        "_unwritten_rows", "_window", "_written", "end", "files", "first", "next", "notes", "options",
+        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_parent", "_pending_rows", "_recent_rows", "_reserved",
+        "_rows_end", "_segments", "_sync", "_topic", "_unwritten_rows", "_window", "files", "first", "notes", "options",
     )  # fmt: skip
 
     def __init__(
         self, directory: str, segments: list[Segment], options: LogOptions, files: OpenFiles, notes: list[str]
     ) -> None:
+        super().__init__()
         self.name_directory(directory)
         self.options = options
         self.files = files
@@ -40,11 +39,11 @@ class LogWriter:
         self._set_segments(segments)
         self.next = self.end = segments[-1].end if segments else 0
         self.first = self._firsts[0] if self._firsts else self.next
-        self._written = self.next  # with durability "memory", what is beyond it is in the window alone
-        self._reserved = False  # whether the disk knows that there may be something beyond `_written`
+        self.written = self.next  # with durability "memory", what is beyond it is in the window alone
+        self._reserved = False  # whether the disk knows that there may be something beyond `written`
         self._rows_end = self.next if any(segment.extras.size for segment in segments) else 0  # there are none beyond
         self._sync = Sync(directory, files, self.end)
-        self._since_check = SPACE_CHECK
+        self.since_check = SPACE_CHECK
         self._begin()
 
     def name_directory(self, directory: str, topic: str = "") -> None:
@@ -64,11 +63,9 @@ class LogWriter:
         """Begin with nothing in memory but what is also on disk."""
         self._window = Window(self.next)
         self._unwritten_rows: list[Rows] = []
-        self._pending: list[Frames] = []
-        self._pending_counts: list[int] = []
         self._pending_rows: list[Rows] = []
         self._recent_rows = RecentRows(self.next)
-        self._pending_bytes = 0
+        self.forget()
         self._noted_bytes = -1  # in memory, when the files were last given their number
 
     @abstractmethod
@@ -81,19 +78,19 @@ class LogWriter:
         return tuple(self._segments)
 
     @property
-    def direct(self) -> "LogWriter | None":
-        """The log, as one to whose file others may write."""
+    def tail(self) -> kernel.Tail:
+        """The end of the log, where intakes may append."""
         return self
 
     @property
     def pending(self) -> bool:
         """Whether something was appended and not yet flushed."""
-        return bool(self._pending)
+        return bool(self.fresh)
 
     @property
     def bytes(self) -> int:
         """Bytes of frames in all segments, and in memory waiting to be written."""
-        unwritten = sum(len(frames) for _, _, frames in self._window.since(self._written))
+        unwritten = sum(len(frames) for _, _, frames in self._window.since(self.written))
         return sum(segment.size for segment in self._segments) + unwritten
 
     def append(
@@ -104,14 +101,11 @@ class LogWriter:
         Extras come as they are, or as the text of their `rows`.
         """
         first = self.next
-        self._pending.append(frames)
-        self._pending_counts.append(count)
-        self._pending_bytes += len(frames)
+        self.add(frames, count, count > 1)
         if rows:
             self._pending_rows.append(Rows(first, first + count - 1, rows))
         elif extras:
             self._pending_rows.append(Rows.of(extras))
-        self.next = first + count
         return first
 
     def flush(self) -> None:
@@ -120,75 +114,43 @@ class LogWriter:
         With durability "memory" nothing is written while at most `mem_queue_size` messages wait. Raises `WriteFailed`;
         then what was appended is forgotten, `next` is back at `end`, and the files are as they were.
         """
-        pending = self._pending
-        if not pending:
+        if not self.fresh or self.write():
             return
-        window = self._window
-        frames = pending[0] if len(pending) == 1 else b"".join(pending) if self._pending_bytes <= CHUNK_BYTES else b""
-        if self._add_small(frames):
-            window.add(self.next - self.end, frames)
-            self._written = self.next
+        batches = self._batches()
+        if self._lazy:
+            self._write_beyond_memory(batches)
         else:
-            batches = self._batches()
-            if self._lazy:
-                self._write_beyond_memory(batches)
-            else:
-                self._write_or_forget(batches, self._pending_rows, atomic=max(self._pending_counts) > 1)
-                self._written = self.next
-            for count, frames, _ in batches:
-                window.add(count, frames)
+            self._write_or_forget(batches, self._pending_rows, atomic=self.several)
+            self.written = self.next
+        for count, frames, _ in batches:
+            self._window.add(count, frames)
         self.end = self.next
         if self._pending_rows:
             self._keep_rows()
-        self._forget_pending()
-        self._shrink_window()
+        self.forget()
+        self.shrink_window()
 
     def take_back(self) -> None:
         """Forget what was appended and not flushed; what a flush that raised has left is cut off by the next one."""
-        self._give_up_pending()
+        self.forget()
         if self._segments:
             self._segments[-1].torn = True
 
-    def _shrink_window(self) -> None:
+    def forget(self) -> None:
+        """Drop what was appended and is not written, with what lies beside it."""
+        super().forget()
+        if self._pending_rows:
+            self._pending_rows = []
+
+    def shrink_window(self) -> None:
+        """Have the memory of the newest bytes counted, and cut, when it has changed much."""
         window = self._window
         if window.bytes > self.options.tail_bytes:  # less often than with every flush
-            window.shrink(self.options.tail_bytes * 3 // 4, self._written)
+            window.shrink(self.options.tail_bytes * 3 // 4, self.written)
         kept = window.bytes + self._recent_rows.bytes
         if not 0 <= kept - self._noted_bytes <= self._noted_bytes >> 3:
             self._noted_bytes = kept
             self.files.keep(self, kept)
-
-    def direct_place(self) -> tuple[int, int, int] | None:
-        """Return where the next frames belong: the file, the offset, and how many bytes need no more care.
-
-        The caller may write frames of messages there that are complete by themselves, and must call `adopt` then, and
-        `tear` if a write failed. None where frames need more care, or the disk is not the system's.
-        """
-        if self._lazy or self._pending or not self._segments or self.files.disk.pwrite is not os.pwrite:
-            return None
-        segment = self._segments[-1]
-        if segment.frames.fd < 0:
-            return None
-        room = min(
-            segment.room(),
-            self.options.segment_bytes - segment.size,
-            SPACE_CHECK - self._since_check - 1,
-        )
-        return (segment.frames.fd, segment.size, room) if room > 0 else None
-
-    def adopt(self, frames: Frames, count: int) -> None:
-        """Make frames count that were written to `direct_place`."""
-        segment = self._segments[-1]
-        segment.adopt(count, frames, last_time(frames), self._sync.target)
-        self._since_check += len(frames)
-        self._sync.wrote(segment)
-        self._window.add(count, frames)
-        self.next = self.end = self._written = self.end + count
-        self._shrink_window()
-
-    def tear(self) -> None:
-        """Note that a write to `direct_place` failed: the next one begins with cutting off what it left."""
-        self._segments[-1].torn = True
 
     def _keep_rows(self) -> None:
         """Keep the rows that were flushed in memory, for the readers at the tail."""
@@ -198,31 +160,11 @@ class LogWriter:
         if rows.bytes > self.options.tail_bytes:
             rows.shrink(self.options.tail_bytes * 3 // 4)
 
-    def _add_small(self, frames: Frames) -> bool:
-        """Add the pending frames to the last segment, as nearly all are; return False for those that need more care."""
-        if self._lazy or not self._segments:
-            return False
-        segment, size, rows = self._segments[-1], len(frames), self._pending_rows
-        if not 0 < size <= CHUNK_BYTES or (rows and not segment.extras.size):  # which makes another file
-            return False
-        if segment.size + size > self.options.segment_bytes or self._since_check + size >= SPACE_CHECK:
-            return False
-        atomic = max(self._pending_counts) > 1
-        try:
-            if not segment.add(self.next - self.end, frames, time_of(frames), rows, self._sync.target, atomic=atomic):
-                return False
-        except WriteFailed:
-            self._give_up_pending()
-            raise
-        self._since_check += size
-        self._sync.wrote(segment)
-        return True
-
     def _write_beyond_memory(self, batches: list[Batch]) -> None:
         """Write what the memory queue has no room for, with all that waits in it; or nothing while there is room."""
-        if self.next - self._written > self.options.mem_queue_size:
+        if self.next - self.written > self.options.mem_queue_size:
             self._write_or_forget(self._unwritten() + batches, self._unwritten_rows + self._pending_rows)
-            self._written = self.next
+            self.written = self.next
             self._unwritten_rows = []
         else:
             if not self._reserved:
@@ -230,23 +172,23 @@ class LogWriter:
             self._unwritten_rows += self._pending_rows
 
     def _batches(self) -> list[Batch]:
-        """Return what is pending, joined or cut to what makes good chunks."""
-        pending = self._pending
-        if self._pending_bytes <= CHUNK_BYTES:
-            return [(self.next - self.end, b"".join(pending), time_of(pending[-1]))]
-        counted = zip(self._pending_counts, pending, strict=True)
+        """Return what was appended, joined or cut to what makes good chunks."""
+        fresh = self.fresh or []
+        if self.fresh_bytes <= CHUNK_BYTES:
+            return [(self.next - self.end, b"".join(fresh), time_of(fresh[-1]))]
+        counted = zip(self.fresh_counts, fresh, strict=True)
         return joined([(count, frames, time_of(frames)) for count, frames in counted])
 
     def _unwritten(self) -> list[Batch]:
         """Return what with durability "memory" was flushed and is in the window alone."""
-        return joined([(count, frames, last_time(frames)) for _, count, frames in self._window.since(self._written)])
+        return joined([(count, frames, last_time(frames)) for _, count, frames in self._window.since(self.written)])
 
     def _reserve(self) -> None:
         """Have the disk know how far memory may be ahead of it, so that a crash gives no sequence out twice."""
         try:
             reservation.reserve(self.directory, self.options.mem_queue_size, self.files)
         except OSError as error:
-            self._give_up_pending()
+            self.forget()
             raise WriteFailed(os.path.join(self.directory, reservation.FILE), 0, error) from error
         self._reserved = True
 
@@ -254,19 +196,8 @@ class LogWriter:
         try:
             self._write(batches, extras, atomic=atomic)
         except WriteFailed:
-            self._give_up_pending()
+            self.forget()
             raise
-
-    def _give_up_pending(self) -> None:
-        self.next = self.end
-        self._forget_pending()
-
-    def _forget_pending(self) -> None:
-        self._pending.clear()
-        self._pending_counts.clear()
-        if self._pending_rows:
-            self._pending_rows = []
-        self._pending_bytes = 0
 
     def _write(self, batches: list[Batch], extras: Sequence[Rows], *, atomic: bool = True) -> None:
         size = 0
@@ -275,7 +206,7 @@ class LogWriter:
         if self.options.min_free_bytes:
             self._check_space(size)
         else:
-            self._since_check = 0
+            self.since_check = 0
         segments = self._segments
         if segments and (segments[-1].size + size <= self.options.segment_bytes or not segments[-1].size):
             beside = bool(extras) and not segments[-1].extras.size  # a file that is made with this write
@@ -296,8 +227,8 @@ class LogWriter:
 
     def _check_space(self, size: int) -> None:
         """Refuse before the disk is so full that nothing else works either."""
-        self._since_check += size
-        if self._since_check < SPACE_CHECK:
+        self.since_check += size
+        if self.since_check < SPACE_CHECK:
             return
         path = self._segments[-1].frames.path if self._segments else self.directory
         offset = self._segments[-1].size if self._segments else 0
@@ -308,14 +239,14 @@ class LogWriter:
         if free - size < self.options.min_free_bytes:
             shortage = OSError(errno.ENOSPC, f"{free} bytes free, {self.options.min_free_bytes} are to stay free")
             raise WriteFailed(path, offset, shortage)
-        self._since_check = 0
+        self.since_check = 0
 
     def _roll(self) -> Segment:
         """Return a new segment, empty, that begins where the last one ends."""
         if self._segments:
             self._segments[-1].mend()
             self._segments[-1].write_index()
-        segment = self._segment(self._written)
+        segment = self._segment(self.written)
         segment.torn = True  # what an earlier attempt left is cut off before the first write
         return segment
 
@@ -334,6 +265,7 @@ class LogWriter:
 
         Raises `WriteFailed`, and can be called again.
         """
+        self.noted = False
         if self._segments:
             self._segments[-1].write_index()
 
@@ -362,7 +294,7 @@ class LogWriter:
         The log stays usable meanwhile; `finish_sync` has to be called with its end before another can begin. The
         call raises `OSError` with the file's name.
         """
-        return self._sync.begin(self._written)
+        return self._sync.begin(self.written)
 
     def finish_sync(self, error: OSError | None) -> None:
         """Note how the call of `begin_sync` ended; after an error all of it is to be synced again."""

@@ -10,7 +10,7 @@ Durability = Literal["memory", "os", "fsync"]
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 
-CHUNK_BYTES: Final = 1 * MIB  # a chunk longer than this is split, unless it is one message
+CHUNK_BYTES: Final = kernel.CHUNK_BYTES  # a chunk longer than this is split, unless it is one message
 BLOCK_BYTES: Final = 256 * KIB  # what one cold read aims at
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Self
 
+from lapwing.kernel import SPACE_CHECK
 from lapwing.log import resting
 from lapwing.log.attributes import Rows
 from lapwing.log.disk import OpenFiles
-from lapwing.log.log_writer import SPACE_CHECK, LogWriter
+from lapwing.log.log_writer import LogWriter
 from lapwing.log.options import LogOptions
 from lapwing.log.segment import Segment
 from lapwing.log.topiclog import Frames
@@ -16,8 +17,8 @@ OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence
 NONE_LOST: Final = range(0)
 NO_MEMO: Final = (0, 0, b"")
 RESTING: Final = frozenset({  # what a log does not have while it rests
-    "_cold_rows", "_firsts", "_memo", "_pending", "_pending_counts", "_pending_rows", "_recent_rows", "_reported",
-    "_segments", "_sync", "_unwritten_rows", "_window", "identity", "notes", "unserved",
+    "_cold_rows", "_firsts", "_memo", "_pending_rows", "_recent_rows", "_reported", "_segments", "_sync",
+    "_unwritten_rows", "_window", "identity", "notes", "unserved",
 })  # fmt: skip
 
 
@@ -49,7 +50,7 @@ class RestingLog(LogWriter):
         """
         if self._packed:
             return True
-        unwritten = self._lazy or self._pending or self._unwritten_rows or self._reserved
+        unwritten = self._lazy or self.fresh or self._unwritten_rows or self._reserved
         if unwritten or self.notes or self.unserved or self._reported:
             return False
         packed = resting.pack(self.identity, self._segments, self._sync)
@@ -61,6 +62,7 @@ class RestingLog(LogWriter):
         self._packed = packed
         for name in RESTING:
             delattr(self, name)
+        self.fresh, self.noted = None, False
         self.__class__ = self.at_rest
         return True
 
@@ -87,9 +89,9 @@ class RestingLog(LogWriter):
         log.__class__ = cls.at_rest
         log.options, log.files, log.on_corrupt = options, files, on_corrupt
         log.node, log.first, log.end, log._rows_end, log._packed = state
-        log.next = log._written = log.end
+        log.next = log.written = log.end
         log.lost, log._lazy, log._reserved = NONE_LOST, False, False
-        log._since_check, log._pending_bytes, log._noted_bytes = SPACE_CHECK, 0, -1
+        log.since_check, log._noted_bytes = SPACE_CHECK, -1
         return log
 
     @property
@@ -102,7 +104,8 @@ class RestingLog(LogWriter):
         """Whether nothing can be deleted, as only the segment is left that is written to."""
         return not resting.has_several(self._packed) if self._packed else len(self._segments) < 2
 
-    def _resume(self) -> None:
+    def wake(self) -> None:
+        """Return to use."""
         if type(self) is self.at_rest:
             self.__class__ = self.in_use
         packed, self._packed = self._packed, b""

@@ -114,115 +114,18 @@ class Segment:
         """
         if self.torn:
             self.mend()
-        if len(batches) == 1:
-            count, frames, time = batches[0]
-            if self.add(count, frames, time, extras, synced, atomic=atomic):
-                return
         self._write(batches, extras, synced, atomic)
 
-    def add(
-        self, count: int, frames: bytes, time: int, extras: Sequence[Rows], synced: int, *, atomic: bool
-    ) -> bool:
-        """Append one batch, as `write` does; return False, with nothing done, where it needs more care.
-
-        Raises `WriteFailed`.
-        """
-        last = self.last
-        if last is None or self.torn or not self.recorded_boot:
-            return False
-        after = self.size + len(frames)
-        torn = atomic and (self.size ^ (after - 1)) >> _PAGE_BITS
-        if last.length + len(frames) > self.merge_bytes or last.first < synced:
-            self._add_chunk(count, frames, time, extras, announce=bool(torn))
-            return True
-        if torn or after > self.reserved:
-            return False
-        step, place = self.frames, self.size
-        try:
-            if extras:
-                beside = extras_file.encode(extras)
-                step, place = self.extras.file, self.extras.size
-                step.write(beside, place)
-                step, place = self.frames, self.size
-            step.write(frames, place)
-        except OSError as error:
-            raise self._failed(step.path, place, error) from error
-        if extras:
-            self.extras.size += len(beside)
-            last.attributes = self.extras.size
-        self._grow(last, count, frames, time)
-        return True
-
-    def room(self) -> int:
-        """Return how many bytes of frames may be written behind the last ones with no more care."""
-        return 0 if self.last is None or self.torn or not self.recorded_boot else self.reserved - self.size
-
-    def adopt(self, count: int, frames: bytes, time: int, synced: int) -> None:
-        """Make messages count that are complete by themselves and were written behind the last ones.
-
-        Like those that `write` writes they are added to the last chunk if that is small and not synced.
-        """
-        last = self.last
-        assert last is not None
-        if last.length + len(frames) <= self.merge_bytes and last.first >= synced:
-            self._grow(last, count, frames, time)
-            return
+    def begin_chunk(self, count: int, frames: bytes, time: int) -> None:
+        """Make frames count that were written behind the last ones, as a new chunk. Its record is written later."""
         crc, newest = kernel.crc32c(frames), max(self.newest, time)
         beside = self.extras.size
-        self._append(
-            Chunk(self.end, self.size, newest, count, len(frames), crc, boot=self.boot, attributes=beside)
-        )
-
-    def _append(self, chunk: Chunk) -> None:
-        """Make a chunk count that was written behind the last one. Its record is written later."""
+        chunk = Chunk(self.end, self.size, newest, count, len(frames), crc, boot=self.boot, attributes=beside)
         self.index.count += 1
         self.index.recent.append(chunk)
         self.index.unwritten += 1
         self.last = chunk
         self.size, self.end, self.newest = chunk.stop, chunk.end, chunk.time
-
-    def _grow(self, last: Chunk, count: int, frames: bytes, time: int) -> None:
-        """Make frames count that were written behind the last ones, as a part of the last chunk."""
-        self.size += len(frames)
-        self.end += count
-        last.count += count
-        last.length += len(frames)
-        last.crc = kernel.crc32c(frames, last.crc)
-        if time > self.newest:
-            self.newest = last.time = time
-        if not self.index.unwritten:
-            self.index.unwritten = 1
-
-    def _add_chunk(self, count: int, frames: bytes, time: int, extras: Sequence[Rows], *, announce: bool) -> None:
-        """Append one batch as a chunk of its own, its record first where that is asked for."""
-        index, size, after = self.index, self.size, self.size + len(frames)
-        newest = max(self.newest, time)
-        beside = extras_file.encode(extras) if extras else b""
-        attributes = self.extras.size + len(beside)
-        chunk = Chunk(
-            self.end, size, newest, count, len(frames), kernel.crc32c(frames), boot=self.boot, attributes=attributes
-        )  # fmt: skip
-        step, place = self.extras.file, self.extras.size
-        try:
-            if beside:
-                step.write(beside, place)
-            step, place = self.frames, size
-            if announce:
-                step, place = index.file, index.count * RECORD
-                if index.unwritten:
-                    index.write()
-                step.write(chunk.encode(), place)
-                step, place = self.frames, size
-            step.write(frames, place)
-            if after > self.reserved:
-                self._reserve(after)
-        except OSError as error:
-            raise self._failed(step.path, place, error) from error
-        self._append(chunk)
-        self.extras.size = attributes
-        if announce:
-            chunk.recorded()
-            index.recent, index.unwritten = [chunk], 0
 
     def _write(self, batches: Sequence[Batch], extras: Sequence[Rows], synced: int, atomic: bool) -> None:
         index, beside = self.index, extras_file.encode(extras) if extras else b""
@@ -249,7 +152,7 @@ class Segment:
             if place > self.reserved:
                 self._reserve(place)
         except OSError as error:
-            raise self._failed(step.path, place, error) from error
+            raise self.failed(step.path, place, error) from error
         if grown:
             index.recent.pop()
         index.recent += chunks
@@ -290,8 +193,8 @@ class Segment:
             end += count
         return chunks, grown
 
-    def _failed(self, path: str, place: int, error: OSError) -> WriteFailed:
-        """Undo a write that failed; while even that fails, the next write begins with it."""
+    def failed(self, path: str, place: int, error: OSError) -> WriteFailed:
+        """Undo a write that failed, and return the error; while even that fails, the next write begins with it."""
         self.torn = True
         with contextlib.suppress(WriteFailed):
             self.mend()

@@ -8,7 +8,7 @@ from lapwing.log.reader import InFile, Reader
 from lapwing.log.retention import RetentionLimits
 
 if TYPE_CHECKING:
-    from lapwing.log.log_writer import LogWriter
+    from lapwing.kernel import Tail
 
 Frames = bytes  # back to back, as consumers get them; a name of its own, as logs have an attribute `bytes`
 
@@ -29,8 +29,8 @@ class TopicLog(Protocol):
     unserved: list[tuple[int, int]]  # runs that could not be served when they were read
 
     @property
-    def direct(self) -> "LogWriter | None":
-        """The log as one to whose file others may write; None when it has none."""
+    def tail(self) -> "Tail | None":
+        """The end of the log where intakes may append; None where it has none."""
         return None
 
     @property

@@ -1,45 +1,8 @@
-from collections.abc import Callable
 from typing import Final
 
 from lapwing.net.polled import PolledTransport
 
 LIMIT: Final[int]
-
-class Publishes:
-    line: bytes
-    taken: Callable[[], None]
-    owners: list[PolledTransport]
-    def __init__(
-        self,
-        line: bytes,
-        taken: Callable[[], None],
-        *,
-        max_count: int,
-        max_size: int,
-        max_body: int,
-        max_headers: int = 0,
-    ) -> None: ...
-    def take(self) -> tuple[list[bytes], list[tuple[PolledTransport, int, int]]]: ...
-
-class Finishes(Publishes):
-    def __init__(self, taken: Callable[[], None]) -> None: ...
-
-class Additions(Publishes):
-    def __init__(self) -> None: ...
-
-class LogTail:
-    publishes: Publishes
-    failed: bool
-    waits: int
-    looks: int
-    def __init__(self, publishes: Publishes, topic: str) -> None: ...
-    def aim(self, file: int, offset: int, room: int, first_id: int, ahead: int, stays: bool, now: int) -> None: ...
-    def take(self) -> tuple[bytes, int, dict[PolledTransport, int]]: ...
-
-class XaddTail(LogTail):
-    newest: int
-    def __init__(self, additions: Additions, key: bytes, max_entry: int) -> None: ...
-    def aim_entries(self, sequence: int, least: int, field: bytes) -> None: ...
 
 class SocketSet:
     def __len__(self) -> int: ...
@@ -48,7 +11,5 @@ class SocketSet:
     def add(self, fd: int, owner: PolledTransport) -> None: ...
     def watch(self, fd: int, *, reading: bool, writing: bool) -> None: ...
     def remove(self, fd: int) -> None: ...
-    def receive(
-        self, tail: LogTail | None = None
-    ) -> tuple[list[tuple[PolledTransport, bytes | int | None]], list[Publishes]]: ...
+    def receive(self) -> list[tuple[PolledTransport, bytes | int | None]]: ...
     def send(self, fd: int, data: bytes) -> int: ...

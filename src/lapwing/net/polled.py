@@ -11,19 +11,19 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from lapwing.kernel._receiver import Receiver
 
 try:
-    from lapwing.net._sockets import LIMIT, Additions, Finishes, LogTail, Publishes, SocketSet, XaddTail
+    from lapwing.net._sockets import LIMIT, SocketSet
 
     available = True
 except ImportError:  # not Linux, or no compiler where this was installed
     available = False
 
-__all__ = [
-    "LIMIT", "Additions", "Finishes", "LogTail", "PolledConnections", "PolledTransport", "Publishes", "XaddTail",
-    "available",
-]  # fmt: skip
+__all__ = ["LIMIT", "PolledConnections", "PolledTransport", "available"]
 
 _ACCEPTED: Final = 64  # connections taken from one listening socket before others have their turn
 _NO_PROTOCOL: Final = asyncio.Protocol()
@@ -41,8 +41,8 @@ class PolledConnections:
     """The epoll set of one daemon, with the connections that it has accepted.
 
     `begin` and `end` are called around each round of received bytes, so that a daemon can end its turn in the same
-    call of the event loop. `tail` returns the log to which publishes are written before that, if there is one; then
-    `written` is called in any case.
+    call of the event loop. `taken` is called in between, when the receivers of connections have taken what they do, and
+    before the connections get the rest.
     """
 
     def __init__(
@@ -51,36 +51,23 @@ class PolledConnections:
         *,
         begin: Callable[[], None] = lambda: None,
         end: Callable[[], None] = lambda: None,
-        tail: Callable[[], LogTail | None] = lambda: None,
-        written: Callable[[], None] = lambda: None,
+        taken: Callable[[], None] = lambda: None,
     ) -> None:
         self.sockets = SocketSet()
         self.loop = loop
         self._begin = begin
         self._end = end
-        self._tail = tail
-        self._written = written
+        self._taken = taken
         self._listening: set[int] = set()
         loop.add_reader(self.sockets.fileno(), self._receive)
 
     def _receive(self) -> None:
         self._begin()
         try:
-            tail = self._tail()
-            if tail is None:
-                found, ran = self.sockets.receive()
-            else:
-                try:
-                    found, ran = self.sockets.receive(tail)
-                finally:
-                    self._written()
-            for publishes in ran:
-                try:
-                    publishes.taken()
-                except Exception as error:
-                    self.loop.call_exception_handler({"message": "publishes could not be taken", "exception": error})
-                    for transport in publishes.owners:
-                        transport.abort()
+            try:
+                found = self.sockets.receive()
+            finally:
+                self._taken()
             for transport, what in found:
                 transport.give(what)
         finally:
@@ -128,16 +115,18 @@ class PolledTransport(asyncio.Transport):
 
     __slots__ = (
         "_buffer", "_closing", "_connections", "_eof", "_high", "_lost", "_low", "_paused_writing", "_protocol",
-        "_reading", "_socket", "_sockets", "direct", "fd", "published", "publishes", "timer",
+        "_reading", "_socket", "_sockets", "direct", "fd", "finishes", "peer", "published", "receiver", "timer",
     )  # fmt: skip
 
     def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
         super().__init__(_NO_EXTRA)
         self.fd = client.fileno()
-        self.publishes: Publishes | None = None  # whole publishes, or FINs, of this connection are kept there
-        self.direct = False  # whether the next answer may be sent at once: none waits before it
-        self.published: dict[str, int] | None = None  # counts publishes that were answered at once, by topic,
-        self.timer: ActivityTimer | None = None  # and has the time of the last one
+        self.receiver: Receiver | None = None  # takes what needs no look at it, where the protocol has one
+        self.direct = False  # whether it may answer at once, as no other answer waits
+        self.finishes: object = None  # facts for the receiver: where it puts what it takes, and what it counts
+        self.published: dict[str, int] = {}
+        self.timer: ActivityTimer | None = None
+        self.peer: object = None
         self._connections = connections
         self._sockets = connections.sockets
         self._socket = client
@@ -202,7 +191,7 @@ class PolledTransport(asyncio.Transport):
         try:
             self._protocol.connection_lost(error)
         finally:
-            self._protocol, self.timer = _NO_PROTOCOL, None  # break the reference cycles with the protocol
+            self._protocol, self.timer, self.finishes, self.peer = _NO_PROTOCOL, None, None, None  # break the cycles
             self._socket.close()
 
     # --- reading -----------------------------------------------------------------------------------------------
@@ -302,7 +291,7 @@ class PolledTransport(asyncio.Transport):
         """Close once the buffer has left."""
         if not self._closing:
             self._closing = True
-            self.publishes = None
+            self.receiver = None
             if self._buffer:
                 self._reading = False
                 self._watch()

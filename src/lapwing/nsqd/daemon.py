@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.storage import DiskStorage
@@ -31,7 +32,6 @@ from lapwing.nsqd.catalog_writer import CatalogWriter
 from lapwing.nsqd.clock import Clock
 from lapwing.nsqd.http_errors import refusal
 from lapwing.nsqd.listener_context import ListenerContext
-from lapwing.nsqd.log_tails import LogTails
 from lapwing.nsqd.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
 from lapwing.nsqd.stream import Stream
 from lapwing.nsqd.sync import Syncer
@@ -42,7 +42,7 @@ from lapwing.wire.nsq.identify import Terms
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
-    from lapwing.nsqd.runs import FinishRuns, PublishRuns
+    from lapwing.nsqd.intakes import Intakes
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
@@ -76,7 +76,7 @@ class Daemon:
         self._connections: set[Stream] = set()
         self._redis_connections: set[Stream] = set()
         self._polled: polled.PolledConnections | None = None
-        self._tails: LogTails | None = None
+        self._intakes: Intakes | None = None
 
     # --- starting ----------------------------------------------------------------------------------------------
 
@@ -170,11 +170,13 @@ class Daemon:
 
             auth = Authenticator(options, self.clock.now)
         await self._start_peers()
-        if self._uses_epoll and options.durability != "fsync":
-            self._tails = LogTails()
+        if self._uses_epoll and kernel.COMPILED:
+            from lapwing.nsqd.intakes import Intakes
+
+            self._intakes = Intakes(turn, limits_of(options), waits=options.durability == "fsync")
         door = ListenerContext(
             broker, turn, options, limits_of(options), _terms(options, tls=tls is not None), self.log, tls, auth,
-            self._connections, self.peers, *self._runs(),
+            self._connections, self.peers, self._intakes,
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
@@ -236,21 +238,13 @@ class Daemon:
     def _uses_epoll(self) -> bool:
         return self.options.tcp_transport != "asyncio" and polled.available
 
-    def _runs(self) -> tuple[PublishRuns | None, FinishRuns | None]:
-        if not self._uses_epoll:
-            return None, None
-        from lapwing.nsqd.runs import FinishRuns, PublishRuns
-
-        now, tails = self.clock.now, self._tails
-        return PublishRuns(limits_of(self.options), now, tails) if tails is not None else None, FinishRuns(now)
-
     async def _serve_plain(self, listener: Listener, factory: Callable[[], asyncio.Protocol]) -> None:
         """Serve TCP clients without TLS, NSQ's and Redis's in one epoll set."""
         if not self._uses_epoll:
             await listener.serve(factory)
             return
         if self._polled is None:
-            self._polled = _polled_connections(self.turn, self._tails)
+            self._polled = _polled_connections(self.turn, self._intakes)
         listener.serve_polled(self._polled, factory)
 
     async def _serve_http(self, listener: Listener, table: RouteTable, tls: ssl.SSLContext | None) -> None:
@@ -266,9 +260,9 @@ class Daemon:
         assert listener is not None
         door = RedisDoor(
             self.broker, self.turn, self.log, auth, self.peers, port=max(listener.port, 0), started=self.started,
-            tails=self._tails,
+            intakes=self._intakes,
         )  # fmt: skip
-        self.turn.gatherers.append(door.publish_gathered)
+        self.turn.gatherers.append(door.renew_shares)
         self.turn.watchers.append(door.end_turn)
         self._redis_connections = door.connections
         if self.redis is not None:
@@ -501,8 +495,8 @@ async def run(options: Options, log: Log) -> int:
     return 0
 
 
-def _polled_connections(turn: Turn, tails: LogTails | None) -> polled.PolledConnections:
+def _polled_connections(turn: Turn, intakes: Intakes | None) -> polled.PolledConnections:
     loop = asyncio.get_running_loop()
-    if tails is None:
+    if intakes is None:
         return polled.PolledConnections(loop, begin=turn.begin, end=turn.end)
-    return polled.PolledConnections(loop, begin=turn.begin, end=turn.end, tail=tails.aimed, written=tails.written)
+    return polled.PolledConnections(loop, begin=intakes.begin, end=turn.end, taken=intakes.taken)

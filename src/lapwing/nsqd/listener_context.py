@@ -15,8 +15,8 @@ from lapwing.wire.nsq.limits import Limits
 
 if TYPE_CHECKING:
     from lapwing.nsqd.auth import Authenticator
+    from lapwing.nsqd.intakes import Intakes
     from lapwing.nsqd.peer import Peers
-    from lapwing.nsqd.runs import FinishRuns, PublishRuns
     from lapwing.nsqd.stream import Stream
 
 
@@ -34,8 +34,7 @@ class ListenerContext:
     auth: Authenticator | None
     connections: set[Stream]  # of all doors
     announcer: Peers | None = None
-    publish_runs: PublishRuns | None = None  # where connections are in an epoll set, and an answer waits for no sync
-    finish_runs: FinishRuns | None = None  # where connections are in an epoll set
+    intakes: Intakes | None = None  # where connections are in an epoll set
 
     def locality(self, settings: identify.ClientSettings) -> int:
         """Return how near a client is: 2 in our zone, 1 in our region, 0 elsewhere, or where that does not matter."""

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, cast
 
-from lapwing import kernel
 from lapwing.broker.broker import Broker
-from lapwing.errors import HangUp, LapwingError, ProtocolError
+from lapwing.errors import HangUp, LapwingError, LogError, ProtocolError
 from lapwing.net.listen import join
 from lapwing.net.logs import Log
 from lapwing.net.polled import PolledTransport
@@ -20,19 +19,23 @@ from lapwing.nsqd import memory
 from lapwing.nsqd.stream import MOST_WAITING, NEW_TOPIC, Stream
 from lapwing.nsqd.turn import Turn
 from lapwing.records import dataclass
-from lapwing.sessions import redis_gathered, redis_server
+from lapwing.sessions import redis_server
 from lapwing.sessions.redis import RedisSession
 from lapwing.sessions.redis_context import RedisContext, ServerFacts
+from lapwing.sessions.redis_replies import write_failed
+from lapwing.wire.resp import replies
 from lapwing.wire.resp.requests import Request, RequestLimits, RequestParser, XaddRun
 
 if TYPE_CHECKING:
+    from lapwing.kernel._road import RedisIntake
     from lapwing.nsqd.auth import Authenticator, Authorizations
-    from lapwing.nsqd.log_tails import LogTails
+    from lapwing.nsqd.intakes import Intakes
     from lapwing.nsqd.peer import Peers
-    from lapwing.nsqd.redis_tails import XaddRuns
+    from lapwing.sessions.redis_stream import Stream as RedisStream
 
 _MOST_BUFFERED: Final = 1 << 20  # bytes that a client may send ahead while a command waits
 _OVERHEAD: Final = 64 * 1024  # bytes of a request beside its entry
+_MOST_STREAMS: Final = 10_000  # that XADDs are taken for where they are received
 _MANY_WORDS: Final = 200  # of a request that may have to wait for the next turn
 _WORDS_A_TURN: Final = 10_000  # of such requests of all clients; a single one may have more
 _MAX_CLIENTS: Final = "max number of clients reached"
@@ -50,33 +53,41 @@ class RedisDoor:
     port: int = 0
     started: int = 0  # ns
     connections: set[Stream] = field(default_factory=set)
-    tails: LogTails | None = None  # logs that are written to where bytes are received
+    intakes: Intakes | None = None  # where bytes are received
     context: RedisContext = field(init=False)
     limits: RequestLimits = field(init=False)
-    xadd_runs: XaddRuns | None = field(init=False, default=None)
+    intake: RedisIntake | None = field(init=False, default=None)  # takes plain XADDs where they are received
     words: int = field(init=False, default=0)  # of the long requests that were carried out in this turn
-    gathers: bool = field(init=False)  # publish XADDs of several clients together: no reply waits beyond its turn
 
     def __post_init__(self) -> None:
         options = self.broker.options
         self.context = RedisContext(self.broker, facts=self._facts)
-        self.gathers = options.durability != "fsync"
         self.limits = RequestLimits(max(options.max_body_size, options.max_msg_size) + _OVERHEAD, options.max_msg_size)
+        if self.intakes is not None and not self.intakes.waits:
+            from lapwing.kernel._road import RedisIntake
 
-        if self.tails is not None and self.gathers:
-            from lapwing.nsqd.redis_tails import XaddRuns
-
-            self.xadd_runs = XaddRuns(self.limits.max_entry, self.turn.clock.now, self.tails)
+            self.intake = RedisIntake(self.intakes.round, self.limits.max_entry, _refusal)
+            self.context.let_in = self._let_in
 
     def connect(self) -> RedisConnection:
         """Return the protocol of a new connection."""
         return RedisConnection(self)
 
-    def publish_gathered(self) -> None:
-        """Publish the XADDs that clients sent in this turn, which ends."""
+    def _let_in(self, key: bytes, stream: RedisStream) -> None:
+        """Have plain XADDs to a stream of database 0 taken where they are received from now on."""
+        assert self.intake is not None
+        known = self.intake.streams.get(key)
+        if known is not None and known.stream is stream and known.inlet.open:
+            return
+        inlet = stream.topic.let_in()
+        if inlet is not None:
+            if len(self.intake.streams) >= _MOST_STREAMS:
+                self.intake.streams.clear()
+            self.intake.open(key, stream, inlet)
+
+    def renew_shares(self) -> None:
+        """Let requests have many words again: a turn ends."""
         self.words = 0
-        if self.context.gathered:
-            self.context.publish_gathered(self.turn.clock.now())
 
     def postpones(self, request: Request) -> bool:
         """Return whether a request has to wait for the next turn: this one has had many words, and so has it."""
@@ -89,6 +100,9 @@ class RedisDoor:
 
     def end_turn(self) -> None:
         """Answer the commands that wait for what this turn has brought."""
+        if self.intake is not None:
+            self.context.counts.commands += self.intake.commands
+            self.intake.commands = 0
         self.context.wake(self.turn.clock.now())
 
     def _facts(self) -> ServerFacts:
@@ -126,14 +140,14 @@ class RedisConnection(Stream):
         self._free = False  # nothing is special, so that a run of XADDs can be added without a look at anything else
         self._ready = session.replies.ready
         self._slots = session.replies.slots
-        self._gathered = door.context.gathered
-        self._max_entry = door.limits.max_entry
 
     def _opened(self, host: str, address: str, now: int) -> None:
         peer = self._session.peer
         peer.address = address
         peer.local_address = _local(self._transport)
         peer.connected = peer.active = now
+        if isinstance(self._transport, PolledTransport):
+            self._transport.peer = peer
 
     def _too_many(self, limit: int) -> ProtocolError:
         self._context.context.counts.rejected += 1
@@ -142,12 +156,10 @@ class RedisConnection(Stream):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the client; a run of plain XADDs, or one frequent command, does without the parser."""
-        if self._free and not self._slots:
-            count, end, key = kernel.xadd_run(data, 0, self._max_entry)
-            if (end == len(data) and self._add(key, count, data)) if count else self._obey_alone(data):
-                self._turn.add(self)
-                return
+        """Take bytes from the client; one frequent command does without the parser."""
+        if self._free and not self._slots and self._obey_alone(data):
+            self._turn.add(self)
+            return
         if not (self._ending or self._session.doomed):
             self._parser.receive(data)
             self._digest()
@@ -167,23 +179,6 @@ class RedisConnection(Stream):
             self._arm()
             self._heed()
         return True
-
-    def _add(self, key: bytes, count: int, data: bytes) -> bool:
-        """Add the entries of a run of plain XADDs; return False if that is not possible, and nothing was done."""
-        if len(data) <= redis_gathered.MOST and self._context.gathers:
-            runs = self._gathered.get(key) or self._context.context.gathering(key)
-            if runs is not None:
-                runs.add(self._session, data, count)
-                if self._context.xadd_runs is not None and isinstance(self._transport, PolledTransport):
-                    self._context.xadd_runs.note(self._transport, key, runs.stream)
-                return True
-        return self._session.add_run(XaddRun(key, count, data), now=self._clock.now())
-
-    def count_added(self, entries: int, now: int) -> None:
-        """Count entries that were answered where they were received."""
-        peer = self._session.peer
-        peer.active, peer.command = now, "xadd"
-        self._context.context.counts.commands += entries
 
     @property
     def _waits(self) -> bool:
@@ -237,6 +232,18 @@ class RedisConnection(Stream):
         if request is not None:
             yield request
         yield from self._parser.requests()
+
+    @property
+    def _free(self) -> bool:
+        """Whether nothing is special, so that a request can be carried out without a look at anything else."""
+        return self._is_free
+
+    @_free.setter
+    def _free(self, free: bool) -> None:
+        self._is_free = free
+        transport = self._transport
+        if isinstance(transport, PolledTransport):
+            transport.receiver = self._context.intake if free else None
 
     def eof_received(self) -> bool:
         """End the connection once the replies are sent: the client sends no more."""
@@ -318,14 +325,13 @@ class RedisConnection(Stream):
 
     def flush(self) -> None:
         """Send the replies of this turn; then end the conversation if it is over."""
-        if self._free and len(self._ready) == 1:
-            transport = self._transport
-            assert transport is not None
-            if isinstance(transport, PolledTransport):
-                transport.direct = not self._slots
+        transport = self._transport
+        if self._free and len(self._ready) == 1 and transport is not None:
             transport.write(self._ready.pop())
-            return
-        super().flush()
+        else:
+            super().flush()
+        if isinstance(transport, PolledTransport):
+            transport.direct = not (self._ready or self._slots or self._unannounced)
         if self._half_closed and self._session.wait is not None and not self._ending:
             self._farewell()  # nobody is there for what a client waits for that has ended its side
 
@@ -358,3 +364,9 @@ class RedisConnection(Stream):
 def _local(transport: asyncio.BaseTransport | None) -> str:
     name = transport.get_extra_info("sockname") if transport is not None else None
     return join(str(name[0]), name[1]) if isinstance(name, tuple) else str(name or "")
+
+
+def _refusal(error: Exception) -> bytes:
+    """Return the reply to an XADD that could not be written."""
+    known = error if isinstance(error, LapwingError) else LogError(f"{type(error).__name__}: {error}")
+    return replies.error(write_failed(known))

@@ -6,30 +6,36 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lapwing import names
 from lapwing.broker.subscription import UNSENT
-from lapwing.errors import ProtocolError
+from lapwing.errors import LapwingError, ProtocolError
 from lapwing.net.polled import PolledTransport
 from lapwing.nsqd.authorization import Gate, Guarded
 from lapwing.nsqd.listener_context import ListenerContext
-from lapwing.nsqd.run_connection import RunConnection
-from lapwing.nsqd.stream import ATTRIBUTES, NEW_TOPIC
+from lapwing.nsqd.stream import ATTRIBUTES, NEW_TOPIC, Stream
 from lapwing.nsqd.upgrade import Encrypted, Layers, compression
-from lapwing.sessions.nsq import Session
+from lapwing.sessions.nsq import PublishSlot, Session
 from lapwing.wire.nsq import frames, identify
 from lapwing.wire.nsq.commands import Auth, Command, Dpub, Hpub, Identify
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp
 from lapwing.wire.nsq.state import State
+
+if TYPE_CHECKING:
+    from lapwing.broker.channel import Channel
+    from lapwing.broker.topic import Topic
 
 _SECOND: Final = 1_000_000_000
 _HANDSHAKE: Final = 5_000_000_000  # ns for TLS
 _LARGE_IDENTIFY: Final = 16384  # bytes of a body that is read in several turns
 
 
-class Connection(RunConnection):
+class Connection(Stream):
     """One client that speaks NSQ's protocol."""
+
+    _context: ListenerContext
+    _session: Session
 
     def __init__(self, context: ListenerContext) -> None:
         session = Session(context.broker, context.limits, on_ready=self._on_ready, hang_up=self.hang_up)
@@ -41,6 +47,7 @@ class Connection(RunConnection):
         self._settings = context.terms.settings()
         self._identified = False
         self._pieces: Iterator[bytes] | None = None  # bytes that came through the layers and are not parsed yet
+        self._finishing: Channel | None = None  # whose FINs the intake may take
         self._gate = Gate(context.auth, session.about, self._clock.now, context.log)
 
     def _opened(self, host: str, address: str, now: int) -> None:
@@ -93,9 +100,47 @@ class Connection(RunConnection):
         self._wire.receive(piece)
         return 1 + (len(piece) >> 8)
 
-    @property
-    def _is_plain(self) -> bool:
-        return not (self._waits or self._layers) and self._wire.at_rest
+    def _digest(self) -> None:
+        super()._digest()
+        transport, intakes = self._transport, self._context.intakes
+        if intakes is None or not isinstance(transport, PolledTransport):
+            return
+        halted = self._behind or self._waits or self._ending or self._session.doomed
+        if halted or self._layers or not self._wire.at_rest:
+            transport.receiver = None
+        elif transport.receiver is None:
+            transport.receiver = intakes.nsq
+            transport.published, transport.timer = self._session.publish_counts, self._timer
+        channel = self._session.finishing
+        if channel is not self._finishing:
+            self._finishing = channel
+            transport.finishes = None if channel is None else intakes.finishes(channel)
+
+    def publish_failed(self, word: str, error: LapwingError) -> None:
+        """Refuse publishes that the intake has taken."""
+        self._session.publish_failed(word, error)
+        self._turn.add(self)
+
+    def await_sync(self, topic: Topic, word: str, messages: int, commands: int) -> PublishSlot:
+        """Return the place of the answer to publishes that the intake has taken and that wait for a sync."""
+        self._timer.last_command = self._clock.now()
+        slot = self._session.taken(topic, word, messages, commands)
+        if self._too_many_waiting:
+            self._heed()
+        return slot
+
+    def finished(self, block: bytes, now: int) -> None:
+        """Carry out a run of FINs that the intake has taken."""
+        session = self._session
+        if self._ending or session.doomed:
+            return
+        self._timer.last_command = now
+        try:
+            session.finish_run(block, now=now)
+        except ProtocolError as error:
+            session.refuse(error)
+        if session.replies.ready or session.doomed:
+            self._turn.add(self)
 
     def _obey(self, share: int) -> int:
         """Carry out commands up to the first error, or one that has to wait."""
@@ -192,7 +237,6 @@ class Connection(RunConnection):
         self._wire.heartbeats = settings.heartbeat_interval > 0
         self._wire.grant(reject=settings.reject, headers=settings.headers)
         session.headers = settings.headers
-        session.end_run()
         if identity.msg_timeout:
             session.touch_timeout = settings.msg_timeout
         if not self._identified:  # deliveries and heartbeats go by the first one
@@ -330,6 +374,15 @@ class Connection(RunConnection):
             self._context.broker.mark_ready(channel)
             self._turn.schedule_flush()
 
+    def flush(self) -> None:
+        """Write what this turn brought; nothing waits before the next answer then, in most cases."""
+        super().flush()
+        transport, intakes = self._transport, self._context.intakes
+        if intakes is not None and isinstance(transport, PolledTransport) and transport.receiver is not None:
+            replies = self._session.replies
+            waits = replies.ready or (replies.waiting and not intakes.waits) or self._blocked or self._unannounced
+            transport.direct = not (waits or self._ending)
+
     def _answered_all(self) -> None:
         if self._granted is not None:
             self._add_layers(self._granted)
@@ -341,7 +394,7 @@ class Connection(RunConnection):
     def _closed(self) -> None:
         session = self._session
         if isinstance(self._transport, PolledTransport):
-            self._transport.publishes = None
+            self._transport.receiver = self._transport.finishes = self._finishing = None
         if session.refusal is not None:
             self._context.log.error(f"client({session.about.remote_address}) - {session.refusal}")
             session.refusal = None

@@ -128,9 +128,6 @@ class Session:
         self.about = ClientInfo()
         self._subscribed: Slot | None = None  # where the answer to SUB waits; messages wait behind it
         self._hang_up = hang_up
-        self._run_topic: Topic | None = None  # of the last publish, whose line and word follow
-        self._run_line = b""
-        self._run_word = ""
         broker.clients[self] = None
 
     @property
@@ -152,8 +149,8 @@ class Session:
         except BrokerError as error:
             raise _failed("PUB", error) from error
         self._published(topic, slot, 1)
-        if self._run_topic is not topic:
-            self._begin_run(topic, "PUB")
+        if topic.inlet is None:
+            topic.let_in()
 
     def _dpub(self, command: Dpub, now: int) -> None:
         topic, slot = self._topic(command.topic, "DPUB"), PublishSlot(self, "DPUB")
@@ -175,8 +172,8 @@ class Session:
         except BrokerError as error:
             raise _failed("MPUB", error) from error
         self._published(topic, slot, count)
-        if self._run_topic is not topic:
-            self._begin_run(topic, "MPUB")
+        if topic.inlet is None:
+            topic.let_in()
 
     def _hpub(self, command: Hpub, now: int) -> None:
         one = b"".join((_ONE, len(command.body).to_bytes(4, "big"), command.body))
@@ -197,36 +194,6 @@ class Session:
         except BrokerError as error:
             raise _failed(word, error) from error
         self._published(topic, slot, count)
-        if topic.dedup is not None or defer:
-            self._run_topic = None  # such publishes need more than a run is given
-        elif self._run_topic is not topic:
-            self._begin_run(topic, word)
-
-    def _begin_run(self, topic: Topic, word: str) -> None:
-        """Expect more publishes to this topic by this command."""
-        self._run_topic, self._run_line, self._run_word = topic, f"{word} {topic.name}\n".encode(), word
-
-    def end_run(self) -> None:
-        """Have the parser look at the next publish, whatever it is."""
-        self._run_topic = None
-
-    def publish_run(self, data: bytes, *, now: int) -> bool:
-        """Carry out whole publishes like the last one: the same command, the same topic, and nothing else in `data`.
-
-        Return False, with nothing done, for any other bytes: the parser has to look at them.
-        """
-        topic = self._run_topic
-        if topic is None:
-            return False
-        slot = PublishSlot(self, self._run_word)
-        found = topic.publish_run(data, self._run_line, slot, now=now)
-        if found is None:
-            if topic.exiting or not data.startswith(self._run_line):
-                self._run_topic = None  # until the next publish
-            return False
-        messages, slot.count = found
-        self._published(topic, slot, messages)
-        return True
 
     def _topic(self, name: str, word: str) -> Topic:
         topic = self.broker.topics.get(name)
@@ -238,22 +205,20 @@ class Session:
             raise _failed(word, error) from error
 
     def _published(self, topic: Topic, slot: PublishSlot, count: int) -> None:
-        slot.ok = self.published(topic, count)
-        self.replies.reserve(slot)
-
-    def published(self, topic: Topic, count: int) -> bytes:
-        """Count messages that the client has published, and return the answer to each command."""
         counts = self.publish_counts
         counts[topic.name] = counts.get(topic.name, 0) + count
-        return frames.OK_MESSAGE_ID if self.headers and topic.dedup is not None else frames.OK
+        slot.ok = frames.OK_MESSAGE_ID if self.headers and topic.dedup is not None else frames.OK
+        self.replies.reserve(slot)
 
-    @property
-    def run(self) -> tuple[Topic, str] | None:
-        """The topic and the command of the last publish, if the next may be like it."""
-        return None if self._run_topic is None else (self._run_topic, self._run_word)
+    def taken(self, topic: Topic, word: str, messages: int, commands: int) -> PublishSlot:
+        """Return the place of the answer to publishes that an intake has taken and that wait for a sync."""
+        slot = PublishSlot(self, word)
+        slot.count = commands
+        self._published(topic, slot, messages)
+        return slot
 
     def publish_failed(self, word: str, error: LapwingError) -> None:
-        """End the conversation: a publish was taken without a slot, and could not be written."""
+        """End the conversation: a publish that an intake has taken could not be written."""
         self.refuse(_failed(word, error))
 
     @property
@@ -280,8 +245,6 @@ class Session:
     def drop_topic(self, name: str) -> None:
         """Drop what is kept of a topic that is deleted: a client may publish to ever new ones."""
         self.publish_counts.pop(name, None)
-        if self._run_topic is not None and self._run_topic.name == name:
-            self._run_topic = None
 
     def fail(self, slot: Slot, error: ProtocolError) -> None:
         """End the conversation with an error in `slot`, and take back every answer behind it."""
@@ -418,7 +381,6 @@ class Session:
         self.doomed = True
         self.replies.close()
         self._hang_up = nothing  # break the reference cycle with the connection
-        self._run_topic = None
         self.broker.clients.pop(self, None)
         if self.channel is not None and self.subscription is not None:
             reason = Reason.CLOSED if self.state == CLOSING else Reason.DISCONNECTED

@@ -36,8 +36,6 @@ class RedisSession(ClientState):
     def handle(self, request: Request, *, now: int) -> None:
         """Carry out one request."""
         self.peer.active = now
-        if self.context.gathered:
-            self.context.publish_gathered(now)
         if type(request) is XaddRun:
             if not self.add_run(request, now=now):
                 self.carry_out_each(request.block, now)
@@ -66,6 +64,8 @@ class RedisSession(ClientState):
             return False
         slot.expect(*added)
         self.replies.reserve(slot)
+        if not self.database:
+            self.context.let_in(run.key, stream)
         peer = self.peer
         peer.active, peer.command = now, "xadd"
         self.context.counts.commands += run.count
@@ -77,8 +77,6 @@ class RedisSession(ClientState):
         if spec is None or not spec.takes(len(words)):
             return False
         context, peer = self.context, self.peer
-        if context.gathered:
-            context.publish_gathered(now)
         context.counts.commands += 1
         peer.active, peer.command = now, spec.name
         self.sink = self.replies
@@ -90,8 +88,6 @@ class RedisSession(ClientState):
         if self.repeated is None:
             return False
         context, peer = self.context, self.peer
-        if context.gathered:
-            context.publish_gathered(now)
         try:
             reply = self.repeated.answer(request, self.protocol, now=now)
         except LapwingError as error:

@@ -11,7 +11,6 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, LogError
 from lapwing.records import dataclass
-from lapwing.sessions.redis_gathered import GatheredRuns
 from lapwing.sessions.redis_group import Group
 from lapwing.sessions.redis_idempotence import DURATION, MAX_SIZE, IdempotenceWindow
 from lapwing.sessions.redis_replies import write_failed
@@ -76,7 +75,7 @@ class RedisContext:
         self._known_groups: dict[tuple[int, bytes, bytes], Group] = {}
         self._found = 0  # streams and groups since those that are deleted were dropped
         self._windows: WeakKeyDictionary[Topic, IdempotenceWindow] = WeakKeyDictionary()
-        self.gathered: dict[bytes, GatheredRuns] = {}  # XADDs of this turn that are not published yet, by key
+        self.let_in: Callable[[bytes, Stream], None] = lambda key, stream: None  # after an XADD that needed no look
         self._served: dict[Callable[[int], None], None] = {}
         self._claimable: dict[Channel, None] = {}  # channels where XNACK gave entries back in this turn
 
@@ -168,23 +167,6 @@ class RedisContext:
             window.read_back(stream, since=since, now=now)
             self._windows[stream.topic] = window
         return window
-
-    # --- adding ----------------------------------------------------------------------------------------------------
-
-    def gathering(self, key: bytes) -> GatheredRuns | None:
-        """Return where the runs of plain XADDs to a key of database 0 are gathered; None if each must be looked at."""
-        stream = self.find(key, 0)
-        if stream is None or not stream.takes_runs:
-            return None
-        runs = self.gathered[key] = GatheredRuns(stream)
-        return runs
-
-    def publish_gathered(self, now: int) -> None:
-        """Publish what was gathered: before any other command is carried out, or at the end of the turn."""
-        gathered = list(self.gathered.values())
-        self.gathered.clear()
-        for runs in gathered:
-            self.counts.commands += runs.publish(now)
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 

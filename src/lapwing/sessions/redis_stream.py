@@ -38,12 +38,12 @@ _EXHAUSTED: Final = "ERR The stream has exhausted the last possible ID, unable t
 class Stream:
     """The entries of one topic."""
 
-    __slots__ = ("_effective", "_field", "_stamp", "_stamped", "log", "topic")
+    __slots__ = ("_effective", "_field", "_stamped", "log", "newest", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.log = topic.log
-        self._stamp = 0  # ns; the time of the last entry that was added
+        self.newest = 0  # ns; the time of the last entry that was added
         self._stamped = False  # whether that is known
         self._effective: TopicSettings | None = None  # the settings that `_field` comes from
         self._field = b""
@@ -133,7 +133,7 @@ class Stream:
         try:
             return max(least, self.id_at(self.log.end - 1))
         except (OutOfRange, CorruptChunk):  # nothing is left of it: the time is that of our last entry, if any
-            return max(least, (self._stamp // MS, self.log.end - 1))
+            return max(least, (self.newest // MS, self.log.end - 1))
 
     @property
     def entries_added(self) -> int:
@@ -280,16 +280,12 @@ class Stream:
         if not self._stamped:
             self._stamped = True
             if self.log.end > self.log.first:
-                self._stamp = self.log.timestamp(self.log.end - 1)
+                self.newest = self.log.timestamp(self.log.end - 1)
         stamp = now + self.topic.skew
-        if stamp < self._stamp:
-            return self._stamp
-        self._stamp = stamp
+        if stamp < self.newest:
+            return self.newest
+        self.newest = stamp
         return stamp
-
-    def note_stamp(self, stamp: int) -> None:
-        """Note the time of an entry that was added."""
-        self._stamp = max(self._stamp, stamp)
 
     def add_run(self, block: bytes, receipt: Receipt, *, now: int) -> tuple[EntryId, int] | None:
         """Add the entries of a run of plain XADDs; return the first id and their number.

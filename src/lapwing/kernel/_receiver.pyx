@@ -1,0 +1,28 @@
+# cython: language_level=3
+"""Where a set of sockets puts the bytes that it has received, before it gives the rest to the connections."""
+
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+
+
+cdef class Receiver:
+    """Takes whole requests that need no look at anything else, and answers them. This one takes nothing."""
+
+    def offer(self, owner, bytes data):
+        """Take requests from the beginning of `data`, like a set of sockets; return how many bytes they have."""
+        return self.take(owner, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+
+    def settle(self):
+        """Carry out what was taken, like a set of sockets; return connections and their answers in turns."""
+        return self.finish()
+
+    cdef Py_ssize_t take(self, object owner, const char *data, Py_ssize_t size) except -1:
+        """Take requests of one connection from the beginning of `data`; return how many bytes they have."""
+        return 0
+
+    cdef list finish(self):
+        """Carry out what was taken; return the connections that have answers, each followed by its bytes.
+
+        `stays` says then whether nobody else has to be told of it, so that more may be received at once.
+        """
+        return []

@@ -1,0 +1,105 @@
+"""The end of a log: what was appended and is not yet written, and the way of nearly every write."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final
+
+import google_crc32c
+
+CHUNK_BYTES: Final = 1 << 20  # a chunk longer than this is split, unless it is one message
+SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
+
+_PAGE_BITS: Final = 12  # a write within one page of 4096 bytes is there or not when its process is killed
+_TIME: Final = Struct(">q")
+
+
+class Tail:
+    """The end of one log. The log's writer is a subclass, and does what needs more care.
+
+    `next` is the sequence that the next message gets, `end` the one up to which messages can be read, and `written` the
+    one up to which they are in the file. What lies between `end` and `next` is `fresh`: batches of frames, and how many
+    messages each has; None while the log rests. A batch is `several` if it must be there as a whole or not at all.
+    """
+
+    __slots__ = ("end", "fresh", "fresh_bytes", "fresh_counts", "next", "noted", "several", "since_check", "written")
+
+    def __init__(self) -> None:
+        self.next = self.end = self.written = 0
+        self.fresh: list[bytes] | None = None
+        self.fresh_counts: list[int] = []
+        self.fresh_bytes = 0
+        self.several = False
+        self.since_check = 0  # bytes written since the last look at the free space
+        self.noted = False  # somebody knows that index records are to be written
+
+    def add(self, frames: bytes, count: int, several: bool) -> None:
+        """Append a batch of frames with the ids from `next` on. Nothing is written yet."""
+        if self.fresh is None:
+            self.wake()
+        assert self.fresh is not None
+        self.fresh.append(frames)
+        self.fresh_counts.append(count)
+        self.fresh_bytes += len(frames)
+        self.next += count
+        if several:
+            self.several = True
+
+    def forget(self) -> None:
+        """Drop what was appended and is not written."""
+        self.fresh, self.fresh_counts, self.fresh_bytes, self.several = [], [], 0, False
+        self.next = self.end
+
+    def write(self) -> bool:
+        """Write what was appended behind the last frames: one checksum and one write call.
+
+        Return False, with nothing done, where that needs more care: a file has to be made or given room, a failed write
+        has to be mended, the free space is due to be looked at, rows lie beside the frames, or the record of a chunk
+        has to be written first. Raises `WriteFailed`; then what was appended is forgotten, and the file as it was.
+        """
+        log: Any = self  # the writer, whose parts stand still here
+        segments, size, fresh = log._segments, self.fresh_bytes, self.fresh
+        if not segments or log._lazy or log._pending_rows or not fresh:
+            return False
+        segment = segments[-1]
+        last, place = segment.last, segment.size
+        after = place + size
+        if last is None or segment.torn or not segment.recorded_boot or after > segment.reserved:
+            return False
+        if size > CHUNK_BYTES or after > log.options.segment_bytes or self.since_check + size >= SPACE_CHECK:
+            return False
+        if self.several and (place ^ (after - 1)) >> _PAGE_BITS:
+            return False
+        time: int = _TIME.unpack_from(fresh[-1], 8)[0]
+        frames = fresh[0] if len(fresh) == 1 else b"".join(fresh)
+        try:
+            segment.frames.write(frames, place)
+        except OSError as error:
+            self.forget()
+            raise segment.failed(segment.frames.path, place, error) from error
+        count, sync, window = self.next - self.end, log._sync, log._window
+        if last.length + size <= segment.merge_bytes and last.first >= sync.target:
+            last.count += count
+            last.length += size
+            last.crc = google_crc32c.extend(last.crc, frames)
+            segment.size = after
+            segment.end += count
+            if time > segment.newest:
+                segment.newest = last.time = time
+            if not segment.index.unwritten:
+                segment.index.unwritten = 1
+        else:
+            segment.begin_chunk(count, frames, time)
+        self.since_check += size
+        sync.dirty.add(segment)
+        window.add(count, frames)
+        self.end = self.written = self.next
+        self.forget()
+        held, noted = window.bytes, log._noted_bytes
+        if held > log.options.tail_bytes or not 0 <= held + log._recent_rows.bytes - noted <= noted >> 3:
+            log.shrink_window()
+        return True
+
+    def wake(self) -> None:
+        """Return a log that rests to use."""
+        raise NotImplementedError
