@@ -39,6 +39,15 @@ def test_a_demanded_java_that_is_unusable_is_an_error(tmp_path):
         javas.find_java({"LAPWING_JAVA": str(tmp_path / "nothing"), "PATH": os.environ["PATH"]})
 
 
+def test_a_java_that_is_too_new_for_an_old_spark_is_passed_over(tmp_path):
+    new, old = fake_java(tmp_path / "new", "25.0.2"), fake_java(tmp_path / "old", "21.0.1")
+
+    with pytest.raises(ConfigError, match=r"LAPWING_JAVA=.* has no usable bin/java; this Spark needs Java 17 to 21"):
+        javas.find_java({"LAPWING_JAVA": str(new)}, newest=21)
+    assert javas.find_java({"LAPWING_JAVA": str(old)}, newest=21).version == 21
+    assert javas.find_java({"LAPWING_JAVA": str(new)}).version == 25
+
+
 def test_java_home_is_honoured(tmp_path):
     home = fake_java(tmp_path / "home", "17.0.9", "jdk.incubator.vector@17.0.9\\n")
 

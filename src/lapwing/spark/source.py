@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from lapwing.errors import LapwingError
 from lapwing.spark.options import SourceOptions, sink_options, source_options
 
 if TYPE_CHECKING:
@@ -82,6 +83,10 @@ class LapwingSource(DataSource):
         return LogBatchReader(self._read_options(schema, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from lapwing.spark import pyspark_41
+
+        if not pyspark_41.HAS_STREAMS:
+            raise LapwingError(pyspark_41.NO_STREAMS)
         options = self._read_options(schema, streaming=True)
         if options.mode == "subscribe":
             from lapwing.spark.subscribe import SubscribeStreamReader
@@ -97,9 +102,11 @@ class LapwingSource(DataSource):
         return BatchWriter(sink_options(self.options, streaming=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from lapwing.spark import pyspark_40
         from lapwing.spark.writer import StreamWriter
 
-        return StreamWriter(sink_options(self.options, streaming=True), schema)
+        writer = StreamWriter(sink_options(self.options, streaming=True), schema)
+        return pyspark_40.RowWriter(writer, schema) if pyspark_40.IS_USED else writer
 
     def _read_options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         options = source_options(self.options, streaming=streaming)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -24,6 +24,7 @@ from lapwing.errors import LapwingError
 from lapwing.spark.directory import Directory
 from lapwing.spark.http import BrokerAway, BrokerRefused, call, patiently
 from lapwing.spark.options import SinkOptions
+from lapwing.spark.pyspark_40 import DataSourceStreamArrowWriter
 from lapwing.spark.sink_home import sink_home
 
 if TYPE_CHECKING:

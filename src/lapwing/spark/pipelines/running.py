@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
 from lapwing.errors import ConfigError, LapwingError
+from lapwing.spark import pyspark_41
 from lapwing.spark.failures import analysis, complaint
 from lapwing.spark.losses import ADVICE
 from lapwing.spark.pipelines import progress as records
@@ -186,6 +187,8 @@ class PipelineRun:
     def check(self) -> None:
         """Find what is wrong before anything starts, and keep others from running the same; raises `ConfigError`."""
         for spec in self._specs:
+            if isinstance(spec.settings, StreamSettings) and not pyspark_41.HAS_STREAMS:
+                raise ConfigError(f"{spec.name}: {pyspark_41.NO_STREAMS}")
             paths = self._paths[spec.name]
             check_writable(str(paths.home.path))
             if paths.out:
