@@ -1,5 +1,6 @@
 """lapwing up, as a process with real children."""
 
+import ctypes
 import json
 import os
 import signal
@@ -105,6 +106,7 @@ def test_several_nodes_run_with_logs_of_their_own(tmp_path: Path) -> None:
         assert (tmp_path / "data" / name / "topics" / "t-orders").is_dir()
 
 
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "prctl"), reason="Linux alone ends a process with its parent")
 def test_a_killed_stack_leaves_nothing_running(tmp_path: Path) -> None:
     running = Up(tmp_path / "data")
     until(lambda: all(running.pid(name) for name in ("nsqlookupd", "nsqd")), seconds=60, what="all programs")

@@ -66,6 +66,10 @@ def certificate(folder, name, issuer=None):
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        # Python 3.13 verifies no certificate without these three
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+        .add_extension(x509.KeyUsage(True, *[False] * 4, issuer is None, *[False] * 3), critical=True)
         .sign(issuer_key, hashes.SHA256())
     )
     paths = folder / f"{name}.crt", folder / f"{name}.key"

@@ -249,7 +249,7 @@ def test_a_data_path_is_used_by_one_at_a_time(nsqd: daemons.Daemon, tmp_path: Pa
     assert status == 1
     assert "FATAL: failed to instantiate nsqd - failed to lock data-path" in said
     assert "possibly in use by another instance of nsqd" in said
-    assert str(nsqd.pid) in said
+    assert not Path("/proc/locks").exists() or str(nsqd.pid) in said
     assert get(nsqd, "/ping") == b"OK"
 
 
