@@ -256,14 +256,18 @@ class DiskStorage(Storage):
         now: Callable[[], int],
         report: Callable[[str], None],
         boot_id: str = "",
+        open_files: int = 512,
     ) -> None:
-        """`boot_id` names this run of the machine; without it logs write every index record before its frames."""
+        """`boot_id` names this run of the machine; without it logs write every index record before its frames.
+
+        All logs together keep at most `open_files` files open.
+        """
         self._place = DataPath(path)
         self._node = node
         self._options = replace(options, boot=boot_number(boot_id))
         self._now = now
         self._report = report
-        self._files = OpenFiles()
+        self._files = OpenFiles(limit=open_files)
         self._on_corrupt = self._corrupt  # one object for all logs
         self.catalog = Catalog(self._place.path)
         self.clock_file = ClockFile(self._place.path)

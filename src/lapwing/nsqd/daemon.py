@@ -50,6 +50,8 @@ _SLICE: Final = 25  # topics that are saved before others have their turn
 _GRACE: Final = 2.0  # seconds for HTTP answers under way at a stop
 _CLOCK_MOVED: Final = 1_000_000  # ns that the broker's time has moved by when it is saved again
 _NAMED: Final = 5  # disk queues of NSQ that the warning names
+_FILES: Final = 512  # that logs keep open, at least
+_MOST_FILES: Final = 131_072  # and clients, at most
 _ABOVE_ZERO: Final = (  # else nsqd would do nothing but this one thing, or never
     "checkpoint_interval", "http_client_connect_timeout", "http_client_request_timeout", "msg_timeout",
     "queue_scan_selection_count", "statsd_interval", "sync_timeout",
@@ -84,7 +86,7 @@ class Daemon:
         """Lock the data path, bind, restore topics, serve. Raises `ConfigError`, `LogError` or `OSError`."""
         options = self.options
         _check(options)
-        _raise_file_limit()
+        descriptors = _raise_file_limit()
         self.storage = DiskStorage(
             options.data_path,
             options.node_id,
@@ -92,6 +94,7 @@ class Daemon:
             now=self.clock.now,
             report=self.log.warn,
             boot_id=boot_id(),
+            open_files=max(descriptors // 2, _FILES),  # the others are for clients
         )
         self._resume_clock()
         try:
@@ -446,11 +449,12 @@ async def _share_time(steps: Iterable[object]) -> None:
         began = loop.time()
 
 
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system does."""
+def _raise_file_limit() -> int:
+    """Allow as many open files as the system does; return how many that are, up to what a node ever needs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return min(hard, _MOST_FILES) if hard >= 0 else _MOST_FILES
 
 
 def _settle_garbage() -> None:
