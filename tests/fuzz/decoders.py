@@ -21,6 +21,7 @@ from lapwing import kernel
 from lapwing.errors import HangUp, LapwingError, LogError, ProtocolError
 from lapwing.kernel import pure
 from lapwing.log import index, journal_entries, records
+from lapwing.log.attributes import Rows
 from lapwing.log.catalog import Catalog
 from lapwing.log.disk import Disk
 from lapwing.log.journal_entries import NotUnderstood
@@ -393,11 +394,14 @@ if SocketSet is not None:
     class _Log(Tail):  # type: ignore[misc]
         """A log that keeps the frames of one round."""
 
-        _segments: tuple[()] | list[Any] = []  # noqa: RUF012 - nothing is written to it
+        def __init__(self) -> None:
+            self._segments: list[Any] = []  # nothing is written to it
+            self._pending_rows: list[Rows] = []
         frames = b""
 
         def flush(self) -> None:
             """Keep what was appended."""
+            self._pending_rows = []
             self.frames = b"".join(self.fresh)
             self.end = self.next
             self.forget()
@@ -415,8 +419,9 @@ class _Receiver:
         topic = _Topic()
         inlet = self._round.open(topic, self._log, 3 << 54)
         self._nsq = NsqIntake(
-            self._round, max_count=1000, max_size=LIMITS.max_message, max_body=LIMITS.max_body, waits=False
-        )
+            self._round, max_count=1000, max_size=LIMITS.max_message, max_body=LIMITS.max_body,
+            max_defer=LIMITS.max_req_timeout, rows=Rows, waits=False,
+        )  # fmt: skip
         self._redis = RedisIntake(self._round, 1 << 20, lambda error: b"-ERR\r\n")
         self._redis.open(b"t", topic, inlet)
         self._finishes = Finishes()

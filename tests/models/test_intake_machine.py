@@ -8,6 +8,7 @@ import pytest
 
 from lapwing import kernel
 from lapwing.errors import LapwingError, ProtocolError, WriteFailed
+from lapwing.log.attributes import Rows
 from lapwing.sessions.nsq import limits_of
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp
 from overriding import overriding
@@ -20,6 +21,10 @@ LIMITS = {"max_msg_size": 60, "max_body_size": 300}
 
 def pub(topic: bytes, body: bytes) -> bytes:
     return b"PUB %b\n" % topic + len(body).to_bytes(4, "big", signed=True) + body
+
+
+def dpub(topic: bytes, delay: bytes, body: bytes) -> bytes:
+    return b"DPUB %b %b\n" % (topic, delay) + len(body).to_bytes(4, "big") + body
 
 
 def mpub(topic: bytes, bodies: list[bytes], *, lie: int = 0, count: int = 0) -> bytes:
@@ -37,6 +42,8 @@ def commands(chance: random.Random) -> list[bytes]:
         kind = chance.random()
         if kind < 0.6:
             made.append(pub(topic, body))
+        elif kind < 0.75:
+            made.append(dpub(topic, chance.choice([b"5", b"0", b"60000", b"007"]), body))
         elif kind < 0.85:
             made.append(mpub(topic, [body] * chance.randrange(1, 5)))
         elif kind < 0.9:
@@ -46,7 +53,8 @@ def commands(chance: random.Random) -> list[bytes]:
                 pub(topic, b""), pub(topic, b"x" * 61), pub(topic + b" more", body), pub(topic + b"\r", body),
                 pub(b"no topic", body), b"PUB %b\n\xff\xff\xff\xffx" % topic, b"GARBAGE\n", mpub(topic, []),
                 mpub(topic, [body], lie=1), mpub(topic, [body], lie=-1), mpub(topic, [body], count=1),
-                b"DPUB t1 5\n\0\0\0\1x",
+                dpub(topic, b"", body), dpub(topic, b"x", body), dpub(topic, b"9" * 9, body), dpub(topic, b"-1", body),
+                dpub(topic, b"5 6", body), dpub(topic, b"5", b""), dpub(topic, b"3600001", body), b"DPUB t1\n",
                 pub(b"new%d" % number, body), mpub(topic, [b"x" * 61]), b"PUB\n", b"FIN 0123456789abcdef\n",
             ]  # fmt: skip
             made.append(chance.choice(odd))
@@ -117,7 +125,7 @@ def stage_with(path: Path, *, intake: bool) -> tuple[Stage, Any]:
     stage.broker.round.begin(stage.now, 0)
     limits = limits_of(stage.options)
     most = {"max_count": limits.max_count, "max_size": limits.max_message, "max_body": limits.max_body}
-    return stage, NsqIntake(stage.broker.round, **most, waits=False)
+    return stage, NsqIntake(stage.broker.round, **most, max_defer=limits.max_req_timeout, rows=Rows, waits=False)
 
 
 def state(stage: Stage) -> object:
@@ -126,8 +134,9 @@ def state(stage: Stage) -> object:
         log = topic.log
         frames = b"".join(bytes(block) for _, _, block in log.blocks(log.first, log.end, 1 << 20)) if log.end else b""
         messages = [(identity, body) for _, _, identity, body in kernel.decode_messages(frames, 0, len(frames))[0]]
+        extras = log.extras(log.first, log.end)
         depths = {channel.name: channel.depth for channel in topic.channels.values()}
-        found[name] = log.next, log.end, messages, topic.message_count, topic.message_bytes, depths
+        found[name] = log.next, log.end, messages, topic.message_count, topic.message_bytes, depths, extras
     return found
 
 

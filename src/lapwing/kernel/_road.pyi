@@ -25,7 +25,15 @@ class Finishes:
 
 class NsqIntake(Receiver):
     def __init__(
-        self, round_: Round, *, max_count: int, max_size: int, max_body: int, waits: bool
+        self,
+        round_: Round,
+        *,
+        max_count: int,
+        max_size: int,
+        max_body: int,
+        max_defer: int,
+        rows: Callable[[int, int, bytes], object],
+        waits: bool,
     ) -> None: ...
     def failures(self) -> list[tuple[Any, str, Exception]]: ...
     def waiting(self) -> list[tuple[Any, Any, str, int, int, int]]: ...

@@ -82,11 +82,12 @@ cdef class Tail:
         cdef bytes frames
         cdef const uint8_t *newest
         cdef int fd
-        if not segments or not self.fresh or self._lazy or self._pending_rows:
+        cdef list rows = self._pending_rows
+        if not segments or not self.fresh or self._lazy:
             return False
         segment = segments[len(segments) - 1]
         last = segment.last
-        if last is None or segment.torn or not segment.recorded_boot:
+        if last is None or segment.torn or not segment.recorded_boot or (rows and not segment.extras.size):
             return False
         place = segment.size
         after = place + size
@@ -101,6 +102,13 @@ cdef class Tail:
         time = <int64_t>((<uint64_t>get32(newest) << 32) | get32(newest + 4))
         if len(self.fresh) > 1:
             frames = b"".join(self.fresh)
+        if rows:
+            beside = segment.extras
+            try:
+                rows_end = beside.write(rows)
+            except OSError as error:
+                self.forget()
+                raise segment.failed(beside.file.path, beside.size, error) from error
         file = segment.frames
         fd = file.fd
         try:
@@ -110,6 +118,8 @@ cdef class Tail:
             self.forget()
             raise segment.failed(file.path, place, error) from error
         sync = self._sync
+        if rows:
+            beside.size = last.attributes = rows_end
         if <int64_t>last.length + size <= <int64_t>segment.merge_bytes and <int64_t>last.first >= <int64_t>sync.target:
             last.count += count
             last.length += size
@@ -127,6 +137,8 @@ cdef class Tail:
         (<set>sync.dirty).add(segment)
         self._window.add(count, frames)
         self.end = self.written = self.next
+        if rows:
+            self.keep_rows()
         self.fresh, self.fresh_counts = [], []
         self.fresh_bytes, self.several = 0, False
         self._after_write()
@@ -265,7 +277,7 @@ cdef class Finishes:
 
 
 cdef class NsqIntake(Receiver):
-    """Takes PUBs and MPUBs to topics that are there, and runs of FINs, from connections that speak NSQ's protocol.
+    """Takes PUBs, MPUBs and DPUBs to topics that are there, and runs of FINs, from connections that speak NSQ's protocol.
 
     A connection has an attribute `direct`, whether it may be answered at once as no other answer waits, `finishes`, and
     where its publishes are counted: `published` by topic, and `timer.last_command`. With `waits`, answers wait for a
@@ -275,12 +287,15 @@ cdef class NsqIntake(Receiver):
     cdef Round _round
     cdef int64_t _most_count, _most_size, _most_body
     cdef bint _waits
+    cdef int64_t _longest_defer  # ns; -1 where a delay may have to be left out
+    cdef object _rows
     cdef list _notes, _waiting, _failures, _ran
     cdef uint8_t *_frames  # of the run of commands that is being taken
     cdef Py_ssize_t _room, _used
 
-    def __cinit__(self, Round round_, *, int64_t max_count, int64_t max_size, int64_t max_body, bint waits):
+    def __cinit__(self, Round round_, *, int64_t max_count, int64_t max_size, int64_t max_body, int64_t max_defer, rows, bint waits):
         self._round, self._waits = round_, waits
+        self._longest_defer, self._rows = max_defer, rows
         self._most_count, self._most_size, self._most_body = max_count, min(max_size, ROOM), max_body
         self._notes, self._waiting, self._failures, self._ran = [], [], [], []
         self._frames, self._room = NULL, 0
@@ -346,6 +361,15 @@ cdef class NsqIntake(Receiver):
         while direct and size - at >= 10:
             if current is not None and line and size - at >= line and memcmp(p + at, p + known, line) == 0:
                 inlet, place, batch = current, at + line, False  # a PUB to the same topic
+            elif p[at] == 68:  # D
+                if current is not None:
+                    self.close_run(owner, current, "PUB", messages, commands)
+                    current, line = None, 0
+                place = self.take_deferred(owner, p, at, size)
+                if place < 0:
+                    break
+                at = place
+                continue
             else:
                 batch = p[at] == 77
                 name = at + (5 if batch else 4)
@@ -440,6 +464,56 @@ cdef class NsqIntake(Receiver):
         if current is not None:
             self.close_run(owner, current, "PUB", messages, commands)
         return at
+
+    cdef Py_ssize_t take_deferred(self, owner, const uint8_t *p, Py_ssize_t at, Py_ssize_t size) except? -2:
+        """Take the DPUB at `at` and return where it ends; -1 where it is none that needs no look."""
+        cdef Py_ssize_t name = at + 5, place, stop
+        cdef const void *end
+        cdef const uint8_t *frame
+        cdef PyObject *found
+        cdef Inlet inlet
+        cdef int64_t delay = 0, body
+        cdef bytes alone
+        cdef Tail tail
+        if memcmp(p + at, <const char *>b"DPUB ", 5) != 0 or self._longest_defer < 0:
+            return -1
+        end = memchr(p + name, 10, min(size - name, LONGEST_NAME))
+        if end == NULL:
+            return -1
+        stop = <const uint8_t *>end - p
+        end = memchr(p + name, 32, stop - name)
+        if end == NULL:
+            return -1
+        place = <const uint8_t *>end - p
+        found = PyDict_GetItem(self._round.inlets, PyBytes_FromStringAndSize(<const char *>p + name, place - name))
+        if found == NULL or not 0 < stop - place - 1 <= 12:
+            return -1
+        inlet = <Inlet>found
+        for place in range(place + 1, stop):
+            if not 48 <= p[place] <= 57:
+                return -1
+            delay = 10 * delay + p[place] - 48
+        delay *= 1000000
+        place = stop + 5
+        if delay > self._longest_defer or size < place:
+            return -1
+        body = <int64_t><int32_t>get32(p + stop + 1)
+        if body <= 0 or body > self._most_size or size - place < body or not self._round.admits(inlet):
+            return -1
+        tail = inlet.tail
+        alone = PyBytes_FromStringAndSize(NULL, HEAD + body)
+        put_head(
+            <uint8_t *>PyBytes_AS_STRING(alone), <uint32_t>body, <uint64_t>self._round.stamp(),
+            inlet._base + <uint64_t>tail.next,
+        )
+        memcpy(PyBytes_AS_STRING(alone) + HEAD, p + place, body)
+        if delay:
+            (<list>tail._pending_rows).append(self._rows(tail.next, tail.next, b"[%d,%d,{}]" % (tail.next, delay)))
+            inlet.topic.has_extras = True
+        inlet._bytes += body
+        tail.append(alone, 1)
+        self.close_run(owner, inlet, "DPUB", 1, 1)
+        return place + body
 
     cdef Py_ssize_t take_finishes(self, owner, const uint8_t *p, Py_ssize_t size) except -1:
         """Take the run of FINs at the beginning. Nothing behind it is taken: its answers come before others."""

@@ -54,17 +54,20 @@ class Tail:
         """Write what was appended behind the last frames: one checksum and one write call.
 
         Return False, with nothing done, where that needs more care: a file has to be made or given room, a failed write
-        has to be mended, the free space is due to be looked at, rows lie beside the frames, or the record of a chunk
-        has to be written first. Raises `WriteFailed`; then what was appended is forgotten, and the file as it was.
+        has to be mended, the free space is due to be looked at, or the record of a chunk has to be written first. Rows
+        are written before their frames: whatever a crash leaves, no message lacks its deferral. Raises `WriteFailed`;
+        then what was appended is forgotten, and the file as it was.
         """
         log: Any = self  # the writer, whose parts stand still here
         segments, size, fresh = log._segments, self.fresh_bytes, self.fresh
-        if not segments or log._lazy or log._pending_rows or not fresh:
+        if not segments or log._lazy or not fresh:
             return False
-        segment = segments[-1]
+        segment, rows = segments[-1], log._pending_rows
         last, place = segment.last, segment.size
         after = place + size
         if last is None or segment.torn or not segment.recorded_boot or after > segment.reserved:
+            return False
+        if rows and not segment.extras.size:
             return False
         if size > CHUNK_BYTES or after > log.options.segment_bytes or self.since_check + size >= SPACE_CHECK:
             return False
@@ -72,12 +75,21 @@ class Tail:
             return False
         time: int = _TIME.unpack_from(fresh[-1], 8)[0]
         frames = fresh[0] if len(fresh) == 1 else b"".join(fresh)
+        if rows:
+            beside = segment.extras
+            try:
+                rows_end = beside.write(rows)
+            except OSError as error:
+                self.forget()
+                raise segment.failed(beside.file.path, beside.size, error) from error
         try:
             segment.frames.write(frames, place)
         except OSError as error:
             self.forget()
             raise segment.failed(segment.frames.path, place, error) from error
         count, sync, window = self.next - self.end, log._sync, log._window
+        if rows:
+            beside.size = last.attributes = rows_end
         if last.length + size <= segment.merge_bytes and last.first >= sync.target:
             last.count += count
             last.length += size
@@ -94,6 +106,8 @@ class Tail:
         sync.dirty.add(segment)
         window.add(count, frames)
         self.end = self.written = self.next
+        if rows:
+            log.keep_rows()
         self.forget()
         held, noted = window.bytes, log._noted_bytes
         if held > log.options.tail_bytes or not 0 <= held + log._recent_rows.bytes - noted <= noted >> 3:

@@ -176,6 +176,12 @@ class ExtrasFile:
         self._lasts: list[int] = [-1]  # all sequences before the place of the same number are at most this
         self._places: list[int] = [0]
 
+    def write(self, rows: Sequence[Rows]) -> int:
+        """Write rows behind those that are there; return the end of the file then, which is not its `size` yet."""
+        record = encode(rows)
+        self.file.write(record, self.size)
+        return self.size + len(record)
+
     def read(self, start: int, stop: int, on_damage: OnDamage) -> list[Extra]:
         """Return the extras of [start, stop), in order. Damage is reported, and skipped."""
         found: list[Extra] = []

@@ -126,7 +126,7 @@ class LogWriter(kernel.Tail):
             self._window.add(count, frames)
         self.end = self.next
         if self._pending_rows:
-            self._keep_rows()
+            self.keep_rows()
         self.forget()
         self.shrink_window()
 
@@ -152,10 +152,11 @@ class LogWriter(kernel.Tail):
             self._noted_bytes = kept
             self.files.keep(self, kept)
 
-    def _keep_rows(self) -> None:
+    def keep_rows(self) -> None:
         """Keep the rows that were flushed in memory, for the readers at the tail."""
         rows = self._recent_rows
         rows.add(self._pending_rows)
+        self._pending_rows = []
         self._rows_end = self.end
         if rows.bytes > self.options.tail_bytes:
             rows.shrink(self.options.tail_bytes * 3 // 4)

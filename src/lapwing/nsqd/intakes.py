@@ -12,9 +12,11 @@ from weakref import WeakKeyDictionary
 
 from lapwing.errors import LapwingError, LogError
 from lapwing.kernel._road import Finishes, NsqIntake, Round
+from lapwing.log.attributes import Rows
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
+    from lapwing.broker.options import Options
     from lapwing.nsqd.tcp import Connection
     from lapwing.nsqd.turn import Turn
     from lapwing.wire.nsq.limits import Limits
@@ -27,8 +29,9 @@ class Intakes:
         """Set up the intakes; with `waits` publishes are answered when they are synced."""
         self.round = turn.broker.round = Round(turn.broker.growth.followed)
         self.nsq = NsqIntake(
-            self.round, max_count=limits.max_count, max_size=limits.max_message, max_body=limits.max_body, waits=waits
-        )
+            self.round, max_count=limits.max_count, max_size=limits.max_message, max_body=limits.max_body,
+            max_defer=_longest_defer(turn.broker.options, limits), rows=Rows, waits=waits,
+        )  # fmt: skip
         self.waits = waits
         self._turn = turn
         self._broker = turn.broker
@@ -86,6 +89,11 @@ class Intakes:
             connection = cast("Connection", transport.get_protocol())
             slot = connection.await_sync(topic, word, messages, commands)
             self._broker.work.sync(topic, [(slot, first)])
+
+
+def _longest_defer(options: Options, limits: Limits) -> int:
+    """Return the longest delay, ns, that needs no look; -1 where there may be too many deferred messages."""
+    return -1 if options.deferred_limit is not None else limits.max_defer or limits.max_req_timeout
 
 
 def _unexpected(error: Exception) -> LogError:

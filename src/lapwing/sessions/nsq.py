@@ -159,6 +159,8 @@ class Session:
         except BrokerError as error:
             raise _failed("DPUB", error) from error
         self._published(topic, slot, 1)
+        if topic.inlet is None:
+            topic.let_in()
 
     def _mpub(self, command: Mpub, now: int) -> None:
         limits = self.limits
