@@ -135,10 +135,28 @@ def test_what_cannot_work_is_refused_when_it_is_declared():
     app.consumer("t", "c")(lambda message: None)
     with pytest.raises(ConfigError, match="t/c has a handler already"):
         app.consumer("t", "c")
-    with pytest.raises(ConfigError, match="addresses required"):
-        App()
+    with pytest.raises(ConfigError, match="expected host:port"):
+        App("nowhere")
     with pytest.raises(ConfigError, match="2 addresses for 1 of nsqd"):
         App("127.0.0.1:1", nsqd_http=["a:1", "b:2"])
+
+
+@pytest.mark.parametrize(
+    ("names", "nsqd", "lookupd"),
+    [
+        ({}, ["127.0.0.1:4150"], []),
+        ({"LAPWING_NSQD_TCP": "a:1"}, ["a:1"], []),
+        ({"LAPWING_LOOKUPD_HTTP": "b:2"}, [], ["b:2"]),
+    ],
+)
+def test_addresses_that_are_not_given_come_from_the_environment(names, nsqd, lookupd, monkeypatch):
+    for name in ("LAPWING_NSQD_TCP", "LAPWING_NSQD_HTTP", "LAPWING_LOOKUPD_HTTP"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    app = App()
+
+    assert (app._nsqd, app._lookupd) == (nsqd, lookupd)
 
 
 async def test_settings_of_an_operator_stay_and_are_reported(daemon, caplog):

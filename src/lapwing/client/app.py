@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, cast
 
-from lapwing.client.address import Address
+from lapwing.client.address import Address, listed
 from lapwing.client.bodies import Body
 from lapwing.client.channel_settings import ChannelSettings, SettingsKeeper, as_sent
 from lapwing.client.consumer import Consumer
@@ -23,6 +24,8 @@ from lapwing.errors import ConfigError
 from lapwing.net.event_loop import new_event_loop
 
 log: Final = logging.getLogger("lapwing.app")
+
+_NSQD: Final = "127.0.0.1:4150"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,8 +80,9 @@ class App:
 
     `lapwing run shop:app` runs it, as do `app.run()` and `async with app:`; `FastAPI(lifespan=app.lifespan)` runs it
     beside a web service. `setup` is an async context manager around all of it, for a pool of database connections or
-    the like. `nsqd_http` are the HTTP addresses of `nsqd`, where these are not the next ports. All other keywords are
-    `ClientOptions` of every consumer and the producer.
+    the like. Without addresses they are those of the environment, LAPWING_NSQD_TCP with LAPWING_NSQD_HTTP, or
+    LAPWING_LOOKUPD_HTTP, else 127.0.0.1:4150. `nsqd_http` are the HTTP addresses of `nsqd`, where these are not the
+    next ports. All other keywords are `ClientOptions` of every consumer and the producer.
     """
 
     def __init__(
@@ -93,11 +97,14 @@ class App:
         **settings: Unpack[ClientSettings],
     ) -> None:
         self.options = (options or ClientOptions()).but(**settings)
-        self._nsqd = [nsqd] if isinstance(nsqd, str) else list(nsqd)
-        self._lookupd = [lookupd] if isinstance(lookupd, str) else list(lookupd)
+        if not nsqd and not lookupd:
+            lookupd = os.environ.get("LAPWING_LOOKUPD_HTTP", "")
+            nsqd = os.environ.get("LAPWING_NSQD_TCP", "" if lookupd else _NSQD)
+            nsqd_http = nsqd_http or (os.environ.get("LAPWING_NSQD_HTTP", "") if nsqd else "")
+        self._nsqd, self._lookupd = listed(nsqd), listed(lookupd)
         Producer(self._nsqd, lookupd=self._lookupd, options=self.options)  # refuses bad addresses now
         self._keeper = SettingsKeeper(
-            self.options, nsqd=nsqd, nsqd_http=nsqd_http, lookupd=lookupd, overwrite=overwrite_settings
+            self.options, nsqd=self._nsqd, nsqd_http=nsqd_http, lookupd=self._lookupd, overwrite=overwrite_settings
         )
         self._setup = setup
         self.declared: list[Declared] = []
