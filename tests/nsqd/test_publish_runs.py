@@ -333,3 +333,24 @@ def test_repeated_ids_are_found_behind_a_run(nsqd: Daemon) -> None:
 
     assert bodies_of(nsqd, "repeats", 3) == [b"one", b"two", b"three"]
     assert json.loads(get(nsqd, "/stats?format=json&topic=repeats"))["topics"][0]["message_count"] == 3
+
+
+@pytest.mark.parametrize("command", [pub("halves", b"half"), mpub("halves", [b"half"]), b"DPUB halves 0\n\0\0\0\4half"])
+def test_half_a_publish_leaves_nothing_behind_in_its_round(nsqd: Daemon, command: bytes) -> None:
+    with Raw(nsqd) as half, Raw(nsqd) as other:
+        other.ok(pub("halves", b"one"))
+        half.ok(pub("halves", b"two"))
+        before = json.loads(get(nsqd, "/stats?format=json&topic=halves"))["topics"][0]["message_count"]
+        half.send(command[:-1])
+        other.ok(b"NOP\n" + mpub("halves", [b"three", b"four"]))
+        half.ok(command[-1:])
+        other.ok(pub("halves", b"five"))
+        counted = json.loads(get(nsqd, "/stats?format=json&topic=halves"))["topics"][0]["message_count"]
+        assert counted - before == 4
+
+        half.send(command[:-1])
+        other.ok(b"NOP\n" + pub("elsewhere", b"received after the half"))
+        post(nsqd, "/topic/delete?topic=halves")
+        for number in range(3):
+            other.ok(pub("elsewhere", b"%d" % number))
+        half.ok(command[-1:])

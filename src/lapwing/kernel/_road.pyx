@@ -221,7 +221,10 @@ cdef class Round:
         return self._stamp
 
     cdef bint admits(self, Inlet inlet):
-        """Whether a topic takes messages in this round: nothing waits there for the end of the turn."""
+        """Whether a topic takes messages in this round: nothing waits there for the end of the turn.
+
+        Ask last: a topic that has been asked is written at the end of the round, which is one only where something is taken.
+        """
         cdef Tail tail
         if inlet._touched:
             return True
@@ -384,12 +387,12 @@ cdef class NsqIntake(Receiver):
                     break
                 inlet = <Inlet>found
                 place += 1
-            if size - place < 4 or not self._round.admits(inlet):
+            if size - place < 4:
                 break
             body = <int64_t><int32_t>get32(p + place)
             place += 4
             if not batch:
-                if body <= 0 or body > self._most_size or size - place < body:
+                if body <= 0 or body > self._most_size or size - place < body or not self._round.admits(inlet):
                     break
                 if current is not inlet or not line:
                     if current is not None:
@@ -438,7 +441,7 @@ cdef class NsqIntake(Receiver):
                 total += HEAD + body
             else:
                 number = count
-            if number != count or left:
+            if number != count or left or not self._round.admits(inlet):
                 break
             if current is not None:
                 self.close_run(owner, current, "PUB", messages, commands)
