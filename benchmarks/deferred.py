@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lapwing import kernel
+from lapwing.broker import batch
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.storage import DiskStorage
@@ -77,12 +79,9 @@ def measure(path: str, messages: int) -> None:
     channel = topic.create_channel("c", now=now)
     before = megabytes()
     for first in range(0, messages, BATCH):
-        topic.publish_own(
-            [b"x" * 100] * BATCH,
-            [Extra(first + place, defer=HOUR + (first + place) * 7919 % HOUR) for place in range(BATCH)],
-            Nothing(),
-            now=now,
-        )
+        extras = [Extra(first + place, defer=HOUR + (first + place) * 7919 % HOUR) for place in range(BATCH)]
+        frames = kernel.frame_bodies([b"x" * 100] * BATCH, topic.id_base + first, now)
+        topic.append(batch.Batch(frames, BATCH, 100 * BATCH, batch.rows_of(extras), deferred=True), Nothing(), now=now)
         calls(broker.commit, now)
         if first % (100 * BATCH) == 0:
             calls(broker.checkpoint, now=now)
@@ -90,7 +89,7 @@ def measure(path: str, messages: int) -> None:
     gc.collect()
     calls.show(f"defer {messages:,}", before, messages)
     for _ in range(120):  # others, which a consumer would finish: the cursor is behind them
-        topic.publish_own([b"y" * 1000] * 100, [], Nothing(), now=now)
+        topic.append(batch.of_broker(topic, [b"y" * 1000] * 100, now=now), Nothing(), now=now)
         calls(broker.commit, now)
     channel.finish_ahead([(messages, topic.log.end)])
     calls(broker.checkpoint, now=now)

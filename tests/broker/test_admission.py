@@ -2,6 +2,7 @@
 
 import pytest
 
+from appending import append
 from lapwing.errors import ChannelFull, Draining, MessageTooBig, ProtocolError
 from lapwing.wire.nsq.commands import Dpub, Mpub, Pub
 from play import MS, SECOND, Stage, numbered
@@ -105,7 +106,7 @@ def test_a_topic_may_take_shorter_bodies_than_the_node(stage: Stage):
     assert refusal(stage, Pub("t", b"x" * 11)) == f"E_PUB_FAILED PUB failed {too_big}"
     assert refusal(stage, Mpub.of("t", [b"x", b"y" * 11])) == f"E_MPUB_FAILED MPUB failed {too_big}"
     with pytest.raises(MessageTooBig):
-        topic.publish_many([b"x", b"y" * 11], client, now=stage.now)  # type: ignore[arg-type]
+        append(topic, [b"x", b"y" * 11], client, now=stage.now)  # type: ignore[arg-type]
     assert topic.log.next == 2
 
 
@@ -171,7 +172,7 @@ def test_errors_are_the_broker_s(stage: Stage):
     configure(stage, max_depth=1)
     topic, client = stage.broker.existing("t"), stage.client()
     with pytest.raises(ChannelFull):
-        topic.publish_many([b"a", b"b"], client, now=stage.now)  # type: ignore[arg-type]
+        append(topic, [b"a", b"b"], client, now=stage.now)  # type: ignore[arg-type]
     stage.broker.begin_drain(now=stage.now)
     with pytest.raises(Draining):
-        topic.publish(b"a", client, now=stage.now)  # type: ignore[arg-type]
+        append(topic, b"a", client, now=stage.now)  # type: ignore[arg-type]

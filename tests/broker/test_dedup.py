@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from appending import append
 from lapwing.broker.dedup import DedupWindow
 from lapwing.errors import LapwingError
 from lapwing.log.disk import File
@@ -202,8 +203,8 @@ def test_an_empty_id_is_none(stage: Stage) -> None:
     publish(stage, ("", b"1"), ("", b"2"))
     publish(stage, ("", b"3"))
     for _ in range(2):
-        topic.publish(b"4", Outcome(), now=stage.now, headers={"message-id": ""})
-        topic.publish_many([b"5", b"6"], Outcome(), now=stage.now, headers={"message-id": ""})
+        append(topic, b"4", Outcome(), now=stage.now, headers={"message-id": ""})
+        append(topic, [b"5", b"6"], Outcome(), now=stage.now, headers={"message-id": ""})
         stage.commit()
 
     assert stored(stage) == [b"1", b"2", b"3", b"4", b"5", b"6", b"4", b"5", b"6"]
@@ -283,10 +284,10 @@ def test_publishes_of_other_doors_are_recognised_too(stage: Stage) -> None:
     once(stage)
     topic = stage.broker.topics["t"]
     outcomes = [Outcome() for _ in range(4)]
-    topic.publish(b"1", outcomes[0], now=stage.now, headers={"message-id": "a"})
-    topic.publish(b"no", outcomes[1], now=stage.now, headers={"message-id": "a"})
-    topic.publish_many([b"2", b"3"], outcomes[2], now=stage.now, headers={"message-id": "b"})
-    topic.publish_many([b"2", b"3"], outcomes[3], now=stage.now, headers={"message-id": "b"})
+    append(topic, b"1", outcomes[0], now=stage.now, headers={"message-id": "a"})
+    append(topic, b"no", outcomes[1], now=stage.now, headers={"message-id": "a"})
+    append(topic, [b"2", b"3"], outcomes[2], now=stage.now, headers={"message-id": "b"})
+    append(topic, [b"2", b"3"], outcomes[3], now=stage.now, headers={"message-id": "b"})
     stage.commit()
 
     assert stored(stage) == [b"1", b"2", b"3"]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appending import append
 from lapwing import ids, kernel
 from lapwing.broker.channel import Channel
 from lapwing.broker.entries import Entry, PendingScan, entries
@@ -283,7 +284,7 @@ def test_a_message_that_is_published_while_others_are_delivered_is_written_in_th
 
     def publish(frames: bytes) -> None:
         if not settled:
-            stage.broker.topic("u").publish(b"a copy", Noted(), now=stage.now)
+            append(stage.broker.topic("u"), b"a copy", Noted(), now=stage.now)
 
     copies = stage.consumer(topic="u")
     holder = stage.channel().ledger.by_name("mover")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from appending import append
 from lapwing.broker.broker import Broker
 from lapwing.broker.options import Options
 from lapwing.broker.staging import STALE, NotStaged, Staging
@@ -155,7 +156,7 @@ def test_a_process_killed_at_any_step_publishes_every_message_once(tmp_path, mon
     """Counts the calls that change the disk, and dies instead of the one after `after`."""
     node = Node(tmp_path, durability)
     keys = staged_batch(node)
-    node.broker.topic("orders").publish(b"before", _Silent(), now=node.now())
+    append(node.broker.topic("orders"), b"before", _Silent(), now=node.now())
     node.broker.commit(node.now())
     calls = count()
 
@@ -172,7 +173,7 @@ def test_a_process_killed_at_any_step_publishes_every_message_once(tmp_path, mon
     with monkeypatch.context() as patch:
         for name in ("write_intent", "note", "finish"):
             patch.setattr(node.files, name, mortal(getattr(node.files, name)))
-        patch.setattr(Topic, "publish_frames", mortal(Topic.publish_frames))
+        patch.setattr(Topic, "append", mortal(Topic.append))
         patch.setattr(Disk, "unlink", staticmethod(mortal(Disk.unlink)))
         try:
             node.commit(0, *keys)
@@ -197,7 +198,7 @@ def test_a_part_that_arrived_half_is_completed(node):
         commit.publish()
     commit.prepare(now=now + 10)
     topic = node.broker.topics["orders"]
-    topic.publish_many([b"b0"], _Silent(), now=now + 10)
+    append(topic, [b"b0"], _Silent(), now=now + 10)
     node.broker.commit(now + 10)
     node.crash()
 
@@ -214,7 +215,7 @@ def test_a_part_that_was_consumed_and_trimmed_before_a_kill_is_not_published_aga
     for _ in range(2):
         commit.prepare(now=node.now())
         commit.publish()
-    node.broker.topics["orders"].publish_many([b"other" * 50] * 3, _Silent(), now=node.now())
+    append(node.broker.topics["orders"], [b"other" * 50] * 3, _Silent(), now=node.now())
     node.broker.commit(node.now())
     channel.seek(node.broker.topics["orders"].log.end)
     node.broker.checkpoint(now=node.now())
@@ -256,7 +257,7 @@ def test_a_disk_that_refuses_leaves_the_commit_to_be_carried_on(node, monkeypatc
     monkeypatch.setattr(log, "__class__", overriding(log, flush=failing))
     with pytest.raises(WriteFailed):
         node.commit(0, *keys)
-    node.broker.topics["orders"].publish(b"other", _Silent(), now=node.now())
+    append(node.broker.topics["orders"], b"other", _Silent(), now=node.now())
     node.broker.commit(node.now())
 
     assert node.staging.settled(SINK, 0)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from lapwing.broker import batch
 from lapwing.errors import LapwingError, PublishRefused, WriteFailed
 from lapwing.log.log import DiskLog
 from lapwing.log.memory import MemoryLog
-from lapwing.sessions.nsq import PublishSlot
 from lapwing.wire.nsq.commands import Cls, Mpub, Pub, Rdy, Sub
 from overriding import overriding
 from play import MINUTE, SECOND, Stage, numbered
@@ -215,7 +215,7 @@ def test_a_refused_batch_leaves_nothing_behind(stage: Stage) -> None:
     topic = stage.broker.topic("t")
 
     with pytest.raises(PublishRefused):
-        topic.publish_batch(b"\0\0\0\2\0\0\0\1a", PublishSlot(stage.client().session, "MPUB"), now=stage.now)
+        batch.multiple(topic, b"\0\0\0\2\0\0\0\1a", now=stage.now)
     assert (topic.message_count, topic.log.next, topic.waiting) == (0, 0, [])
 
 

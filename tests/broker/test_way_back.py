@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from appending import append
 from failing import configure, fail, failures, letters, reject, release
 from lapwing.broker import claims, policies
 from lapwing.broker.ledger import Holder, Reason
@@ -265,7 +266,7 @@ def test_the_headers_of_the_message_are_kept(stage: Stage):
         def settle(self, sequence: int, error: object) -> None:
             assert error is None
 
-    topic.publish(b"a", Receipt(), now=stage.now, headers={"key": "k", "traceparent": "x"})
+    append(topic, b"a", Receipt(), now=stage.now, headers={"key": "k", "traceparent": "x"})
     stage.commit()
     reject(consumer, 0)
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from appending import append
 from example_counts import examples
 from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
@@ -185,7 +186,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5), size=st.integers(1, 400))
     def publish_batch(self, count: int, size: int) -> None:
         bodies = [b"%d-%d-" % (len(self.bodies), index) + b"x" * size for index in range(count)]
-        self.topic.publish_many(bodies, RECEIPT, now=self.now)
+        append(self.topic, bodies, RECEIPT, now=self.now)
         self.bodies += bodies
         self.settle()
 
@@ -194,7 +195,7 @@ class BrokerMachine(RuleBasedStateMachine):
         body = b"deferred-%d" % len(self.bodies)
         if delay:
             self.delays[len(self.bodies)] = delay * MS
-        self.topic.publish(body, RECEIPT, now=self.now, defer=delay * MS)
+        append(self.topic, body, RECEIPT, now=self.now, defer=delay * MS)
         self.bodies.append(body)
         self.settle()
 

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from appending import append
 from example_counts import examples
 from lapwing import ids, kernel
-from lapwing.broker import claims, dead_filter, dead_letter_view, policies, redrive_task, seek
+from lapwing.broker import batch, claims, dead_filter, dead_letter_view, policies, redrive_task, seek
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.dead_filter import DeadFilter
@@ -237,7 +238,8 @@ class FailureMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4), size=st.integers(1, 300))
     def publish(self, count: int, size: int) -> None:
         bodies = [b"%d-" % (len(self.bodies) + index) + b"x" * size for index in range(count)]
-        self.broker.topic("t").publish_own(bodies, (), RECEIPT, now=self.now)
+        topic = self.broker.topic("t")
+        topic.append(batch.of_broker(topic, bodies, now=self.now), RECEIPT, now=self.now)
         self.note_published(bodies)
         self.settle()
 
@@ -245,7 +247,7 @@ class FailureMachine(RuleBasedStateMachine):
     def publish_deferred(self, delay: int) -> None:
         body, effective = b"deferred-%d" % len(self.bodies), self.channel.effective
         try:
-            self.broker.topic("t").publish(body, RECEIPT, now=self.now, defer=delay * MS)
+            append(self.broker.topic("t"), body, RECEIPT, now=self.now, defer=delay * MS)
         except ChannelFull:
             assert effective.overflow == "reject"
             assert self.channel.depth >= effective.max_depth > 0

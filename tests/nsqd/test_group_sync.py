@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from doors import options, quiet
 
+from appending import append
 from lapwing.broker.broker import Broker
 from lapwing.broker.keeper import REST
 from lapwing.broker.storage import DiskStorage
@@ -36,7 +37,7 @@ async def test_a_topic_that_is_deleted_amid_its_sync_is_no_fault_of_the_disk(tmp
     syncer = Syncer(broker, lambda: None, lambda seconds: None)
     topic = broker.topic("t")
     receipt = Noted()
-    topic.publish(b"x", receipt, now=1)
+    append(topic, b"x", receipt, now=1)
     broker.commit(1)
     begin = topic.store.begin_sync
 
@@ -272,7 +273,7 @@ async def test_topics_that_rest_before_their_turn_to_be_synced_rest_afterwards(t
     broker = Broker(settings, DiskStorage(str(tmp_path), 7, settings.log_options, now=lambda: 0, report=print))
     syncer = Syncer(broker, lambda: None, lambda seconds: None)
     for name in ("a", "b"):
-        broker.topic(name).publish(b"x", Noted(), now=1)
+        append(broker.topic(name), b"x", Noted(), now=1)
     broker.commit(1)
     broker.checkpoint(now=2)
     syncing = asyncio.create_task(syncer.sync_all())

@@ -10,7 +10,7 @@ from lapwing.errors import ChannelFull, Draining, MessageTooBig, OutOfMemory
 
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
-    from lapwing.broker.topic_writer import TopicWriter
+    from lapwing.broker.topic import Topic
 
 
 class Admission:
@@ -20,7 +20,7 @@ class Admission:
 
     def __init__(
         self,
-        topic: TopicWriter,
+        topic: Topic,
         *,
         draining: bool,
         memory_problem: str | None,

@@ -18,12 +18,12 @@ from lapwing.broker.ledger import Reason
 from lapwing.broker.opening import Opening
 from lapwing.broker.options import Options
 from lapwing.broker.read_stalls import ReadStalls
+from lapwing.broker.receipt import Receipt
 from lapwing.broker.redrive import Redrives
 from lapwing.broker.settings_store import SettingsStore
 from lapwing.broker.storage import Storage
 from lapwing.broker.subscription import Subscription
 from lapwing.broker.topic import Topic
-from lapwing.broker.topic_writer import Receipt
 from lapwing.broker.turn_work import TurnWork
 from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, OutOfMemory
 

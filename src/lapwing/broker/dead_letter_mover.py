@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
-from lapwing.broker import dead_letters, times
+from lapwing.broker import batch, dead_letters, times
 from lapwing.broker.dead_letter_link import DeadLetterMark
+from lapwing.broker.receipt import CallReceipt
 from lapwing.broker.skips import Run, runs_of
-from lapwing.broker.topic_writer import CallReceipt
 from lapwing.errors import LapwingError, LogError
 from lapwing.log.attributes import encode_headers
 from lapwing.log.log import Extra, TopicLog
@@ -144,7 +144,7 @@ class DeadLetterMover:
             size += len(frame)
         if moved:
             receipt = CallReceipt(partial(self._settle, channel, target, moved))
-            target.publish_own(bodies, (), receipt, now=now, rows=b",".join(rows))
+            target.append(batch.of_broker(target, bodies, b",".join(rows), now=now), receipt, now=now)
             channel.dead_link().unsettled.append((target.log.identity, first))
             self._unsettled.setdefault(target.log.identity, []).append(first)
         return done

@@ -13,8 +13,8 @@ from lapwing.log.catalog import ChannelEntry, TopicEntry
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
+    from lapwing.broker.receipt import Receipt
     from lapwing.broker.topic import Topic
-    from lapwing.broker.topic_writer import Receipt
 
 PROBING: Final = 1_000_000_000  # ns between two attempts to write to a disk that has refused
 REST: Final = 2_000_000_000  # ns without use after which a topic is made to take little memory

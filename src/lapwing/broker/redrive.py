@@ -17,14 +17,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lapwing import durations, kernel
-from lapwing.broker import dead_letter_view, dead_letters, overflow, seek, settings, times
+from lapwing.broker import batch, dead_letter_view, dead_letters, overflow, seek, settings, times
 from lapwing.broker.dead_filter import DeadFilter
 from lapwing.broker.dead_letter_view import DeadLetter
 from lapwing.broker.delivery_limits import TokenBucket
+from lapwing.broker.receipt import CallReceipt
 from lapwing.broker.redrive_task import CANCELLED, DONE, NOWHERE, RUNNING, TOPIC, RedriveTask
 from lapwing.broker.settings import Rate
 from lapwing.broker.skips import runs_of
-from lapwing.broker.topic_writer import CallReceipt
 from lapwing.errors import ChannelFull, CorruptChunk, LapwingError, LogError, OutOfRange, SettingRefused
 from lapwing.log.attributes import Rows
 from lapwing.log.log import Extra
@@ -303,7 +303,7 @@ class Redrives:
         self._settling[dead.topic.name] = self._settling.get(dead.topic.name, 0) + 1
         task.begin_settling(found[0].sequence)
         receipt = CallReceipt(partial(self._republished, dead, task, topic, [letter.sequence for letter in found]))
-        topic.publish_own(bodies, extras, receipt, now=now)
+        topic.append(batch.of_broker(topic, bodies, batch.rows_of(extras), now=now), receipt, now=now)
         if (bucket := self._buckets.get(dead.topic.name)) is not None:
             bucket.take(len(found))
         if full is not None:

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
+from lapwing.broker.batch import Batch, rows_of
+from lapwing.broker.receipt import NO_RECEIPT
 from lapwing.errors import LapwingError, LogError
 from lapwing.log.attributes import Extra
 from lapwing.log.staged import Intent, Part
@@ -315,4 +317,8 @@ def _append(topic: Topic, part: Part, missing: Sequence[int], *, stamp: int) -> 
         frames, _ = kernel.frame_mpub(part.batch, topic.id_base + first, stamp, _ANY, _ANY)  # its limits were checked
     places = {index: first + place for place, index in enumerate(missing)} if part.extras else {}
     extras = [Extra(places[index], defer, headers) for index, defer, headers in part.extras if index in places]
-    topic.publish_frames(frames, len(missing), len(frames) - kernel.HEAD * len(missing), extras, now=now)
+    size = len(frames) - kernel.HEAD * len(missing)
+    deferred = any(extra.defer for extra in extras)
+    batch = Batch(frames, len(missing), size, rows_of(extras), deferred=deferred, own=True)
+    topic.append(batch, NO_RECEIPT, now=now)
+    topic.write_pending(now=now)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from lapwing.broker import checkpoint
+from lapwing import ids, kernel, names
+from lapwing.broker import batch as batches
+from lapwing.broker import checkpoint, dedup
 from lapwing.broker.admission import Admission
 from lapwing.broker.channel import Channel
 from lapwing.broker.dedup import DedupWindow
@@ -19,12 +21,14 @@ from lapwing.broker.deleted import DeletedRuns
 from lapwing.broker.holds import Hold
 from lapwing.broker.settings import TopicSettings
 from lapwing.broker.skips import EmptiedRuns, Run
-from lapwing.broker.topic_writer import NOTHING_COUNTED, Receipt, TopicWriter
 from lapwing.errors import Exiting, LimitReached, LogError, ReadFailed, WriteFailed
+from lapwing.log.attributes import Rows
 
 if TYPE_CHECKING:
+    from lapwing.broker.batch import Batch
     from lapwing.broker.broker import Broker
     from lapwing.broker.dead_letter_mover import DeadLetterMover
+    from lapwing.broker.receipt import Receipt
     from lapwing.broker.storage import Store
     from lapwing.kernel._road import Inlet
     from lapwing.log.catalog import TopicEntry
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 
 NONE_LOST: Final = range(0)
+_NOTHING_COUNTED: Final = (0, 0)
 _NO_CHANNELS: Final[Mapping[str, Channel]] = MappingProxyType({})
 _NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 _PARTS: Final[dict[str, Callable[[], object]]] = {
@@ -39,19 +44,36 @@ _PARTS: Final[dict[str, Callable[[], object]]] = {
 }  # fmt: skip
 
 
-class Topic(TopicWriter):
+class Topic:
     """One topic: its log, its channels, and how far messages were handed from one to the others.
 
     A topic that is not used can `rest`: it takes little memory then, and is as before with its next use.
     """
 
     __slots__ = (
-        "__weakref__", "_broker", "channels", "deleted", "door_state", "effective", "emptied", "held", "inlet", "lost",
-        "moved", "paused", "report", "saved_state", "settings", "store", "trimmed_bytes",
+        "__weakref__", "_broker", "admission", "channels", "counted", "dedup", "deleted", "door_state", "dropped_count",
+        "effective", "emptied", "ephemeral", "exiting", "fanned_out", "has_extras", "held", "id_base", "inlet", "log",
+        "lost", "message_bytes", "message_count", "moved", "name", "options", "paused", "report", "saved_state",
+        "settings", "store", "trimmed_bytes", "waiting",
     )  # fmt: skip
 
     def __init__(self, name: str, broker: Broker, store: Store) -> None:
-        super().__init__(name, store.log, broker.options)
+        log = store.log
+        self.name = name
+        self.ephemeral = names.ephemeral(name)
+        self.exiting = False
+        self.options = broker.options
+        self.log = log
+        self.id_base = ids.base(log.node)
+        self.fanned_out = log.first  # messages below were handed to the channels
+        self.admission: Admission | None = None  # limits on publishes, if there are any
+        self.dedup: DedupWindow | None = None  # recognises repeated ids, where the topic is set to
+        self.message_count = 0
+        self.message_bytes = 0
+        self.dropped_count = 0  # messages that did not fit an ephemeral topic
+        self.waiting: list[tuple[Receipt, int]]  # of this turn, with the first sequence of each
+        self.has_extras = False  # whether a message that was not handed over may be deferred
+        self.counted = _NOTHING_COUNTED  # messages and bytes before this turn, in case its write fails
         self.paused = False
         self.held = False  # until it is known which channels the topic begins with
         self.channels: Mapping[str, Channel] = _NO_CHANNELS
@@ -80,7 +102,7 @@ class Topic(TopicWriter):
         self.shut_inlet()
         if not self.store.rest():
             return False
-        self.counted = NOTHING_COUNTED
+        self.counted = _NOTHING_COUNTED
         for name, part in (("deleted", self.deleted), ("emptied", self.emptied.runs), ("waiting", self.waiting)):
             if not part:
                 delattr(self, name)
@@ -113,10 +135,6 @@ class Topic(TopicWriter):
         places = self._broker.staged_from.get(self.name)
         return min(places.values()) if places else None
 
-    def mark_dirty(self) -> None:
-        """Have the topic written at the end of this turn."""
-        self._broker.work.write(self)
-
     @property
     def mover(self) -> DeadLetterMover:
         """The mover of dead letters."""
@@ -126,6 +144,94 @@ class Topic(TopicWriter):
     def stands_still(self) -> bool:
         """Whether messages wait in the topic rather than in channels."""
         return self.paused or self.held or not self.channels
+
+    # --- taking messages -----------------------------------------------------------------------------------------
+
+    def append(self, batch: Batch, receipt: Receipt, *, now: int) -> None:
+        """Take a batch, all or none; `receipt` is settled when the turn's messages are written. Raises `BrokerError`.
+
+        Messages that repeat an id are not stored; the receipt waits for those that they repeat.
+        """
+        window, repeated = self.dedup, -1
+        new: Sequence[tuple[int, bytes]] = ()
+        if window is not None and batch.rows and not batch.own:
+            new = kernel.message_ids(batch.rows)
+            repeats = window.repeats(new, now=now)
+            window.duplicates += len(repeats)
+            if len(repeats) == batch.count:
+                repeated = max(repeats.values())
+            elif repeats:
+                first = self.log.next
+                body = dedup.without(batch.body, {sequence - first for sequence in repeats})
+                batch = batches.headed(self, body, now=now)
+                new = kernel.message_ids(batch.rows)
+        if self.admission is not None and repeated < 0 and not batch.own:
+            self.admission.check(batch.count, batch.size, batch.beyond(self.admission.max_msg_size))
+        if self.exiting:
+            raise Exiting
+        if not self.waiting:
+            self._broker.work.write(self)
+            self.counted = (self.message_count, self.message_bytes)
+        if repeated >= 0:
+            self.waiting.append((receipt, repeated))
+            return
+        self.waiting.append((receipt, self.log.next))
+        self.message_count += batch.count
+        self.message_bytes += batch.size
+        if self.ephemeral and self.stands_still:
+            self._append_fitting(batch, now)
+        else:
+            self.log.append(batch.frames, batch.count, now=now, rows=batch.rows)
+        if window is not None and new:
+            window.add(new, now=now)
+        if batch.deferred:
+            self.has_extras = True
+
+    def _append_fitting(self, batch: Batch, now: int) -> None:
+        """Append those messages of a batch that fit the memory of an ephemeral topic; drop the others."""
+        first, count, frames, rows = self.log.next, batch.count, batch.frames, batch.rows
+        room = max(self.options.mem_queue_size - (first - self.fanned_out), 0)
+        if room < count:
+            self.dropped_count += count - room
+            count, end = kernel.take_frames(frames, 0, len(frames), room, len(frames))
+            frames = frames[:end]
+            rows = Rows(first, 1 << 62, rows).between(first, first + count)
+        if count:
+            self.log.append(frames, count, now=now, rows=rows)
+
+    def lawful_delay(self, defer: int) -> int:
+        """Return the delay that a message keeps: none beyond NSQ's memory limit, where that was asked for."""
+        limit = self.options.deferred_limit
+        if limit is not None and self.stands_still and self.log.next - self.fanned_out >= limit:
+            return 0
+        return defer
+
+    def write_pending(self, *, now: int) -> None:
+        """Write what this turn has brought so far, before its end."""
+        if self.waiting:
+            self.commit(now)
+
+    # --- ids -----------------------------------------------------------------------------------------------------
+
+    def id_of(self, sequence: int) -> str:
+        """Return the id of a message, as consumers see it."""
+        return f"{self.id_base + sequence:016x}"
+
+    def sequence_of(self, message_id: bytes) -> int:
+        """Return the sequence that an id names, or -1 if it is none of this topic's."""
+        try:
+            node, sequence = ids.decode(message_id)
+        except ValueError:
+            return -1
+        return sequence if node == self.log.node else -1
+
+    def sequences_of(self, message_ids: Sequence[bytes]) -> list[int]:
+        """Return the sequences that ids name, -1 for those that are none of this topic's."""
+        if ids.well_formed(message_ids):
+            base, most = self.id_base, ids.MOST_SEQUENCE
+            numbers = [int(message_id, 16) - base for message_id in message_ids]
+            return [number if 0 <= number <= most else -1 for number in numbers]
+        return [self.sequence_of(message_id) for message_id in message_ids]
 
     # --- the end of a turn -------------------------------------------------------------------------------------
 

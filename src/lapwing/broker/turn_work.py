@@ -11,8 +11,8 @@ from lapwing.errors import LogError
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
     from lapwing.broker.channel import Channel
+    from lapwing.broker.receipt import Receipt
     from lapwing.broker.topic import Topic
-    from lapwing.broker.topic_writer import Receipt
 
 _MOVED_AT_ONCE: Final = 500  # dead letters that are moved before other clients have their turn
 

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel, names
+from lapwing.broker import batch
 from lapwing.broker.broker import Broker
 from lapwing.broker.topic import Topic
 from lapwing.errors import LapwingError, LogError, PublishRefused
@@ -103,7 +104,8 @@ class Publishing:
         if "defer" in query:
             defer = self._defer(query["defer"])
         later = Settled()
-        topic.publish(body, later, now=self._now(), defer=defer, headers=headers)
+        now = self._now()
+        topic.append(batch.single(topic, body, now=now, defer=defer, headers=headers), later, now=now)
         self._schedule_flush()
         return self.when_settled(topic.name, later) if made else later
 
@@ -123,7 +125,8 @@ class Publishing:
                 if bodies and max(map(len, bodies)) > self._options.max_msg_size:
                     return MSG_TOO_BIG
                 if bodies:
-                    topic.publish_many(bodies, later, now=self._now(), headers=headers)
+                    now = self._now()
+                    topic.append(batch.sharing(topic, bodies, headers, now=now), later, now=now)
                 else:
                     later.complete(OK)
         except PublishRefused as error:
@@ -138,7 +141,7 @@ class Publishing:
         now = self._now()
         try:
             if headers is None:
-                topic.publish_batch(body, later, now=now)
+                topic.append(batch.multiple(topic, body, now=now), later, now=now)
                 return
             self._check(body)
         except PublishRefused as error:
@@ -146,9 +149,9 @@ class Publishing:
                 raise
             body = body[: error.value]  # bytes behind the last message are ignored, as in NSQ
         if headers is None:
-            topic.publish_batch(body, later, now=now)
+            topic.append(batch.multiple(topic, body, now=now), later, now=now)
         else:
-            topic.publish_many(bodies(body), later, now=now, headers=headers)
+            topic.append(batch.sharing(topic, bodies(body), headers, now=now), later, now=now)
 
     def _check(self, body: bytes) -> None:
         kernel.frame_mpub(body, 0, 0, self._options.max_batch_count, self._options.max_msg_size)

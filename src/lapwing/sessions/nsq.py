@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from lapwing import kernel
+from lapwing.broker import batch
 from lapwing.broker.broker import Broker
 from lapwing.broker.channel import Channel
 from lapwing.broker.client_stats import ClientInfo, ClientStats
@@ -145,7 +146,7 @@ class Session:
     def _pub(self, command: Pub, now: int) -> None:
         topic, slot = self._topic(command.topic, "PUB"), PublishSlot(self, "PUB")
         try:
-            topic.publish(command.body, slot, now=now)
+            topic.append(batch.single(topic, command.body, now=now), slot, now=now)
         except BrokerError as error:
             raise _failed("PUB", error) from error
         self._published(topic, slot, 1)
@@ -155,7 +156,7 @@ class Session:
     def _dpub(self, command: Dpub, now: int) -> None:
         topic, slot = self._topic(command.topic, "DPUB"), PublishSlot(self, "DPUB")
         try:
-            topic.publish(command.body, slot, now=now, defer=command.delay)
+            topic.append(batch.single(topic, command.body, now=now, defer=command.delay), slot, now=now)
         except BrokerError as error:
             raise _failed("DPUB", error) from error
         self._published(topic, slot, 1)
@@ -168,7 +169,9 @@ class Session:
             if command.topic not in self.broker.topics:  # a refused batch creates no topic
                 kernel.frame_mpub(command.body, 0, 0, limits.max_count, limits.max_message)
             topic, slot = self._topic(command.topic, "MPUB"), PublishSlot(self, "MPUB")
-            count = topic.publish_batch(command.body, slot, now=now)
+            messages = batch.multiple(topic, command.body, now=now)
+            count = messages.count
+            topic.append(messages, slot, now=now)
         except PublishRefused as error:
             raise parse_mpub.refusal("MPUB", error, len(command.body), limits) from error
         except BrokerError as error:
@@ -190,7 +193,9 @@ class Session:
             if name not in self.broker.topics:  # a refused batch creates no topic
                 kernel.frame_headed(body, 0, 0, limits.max_count, limits.max_message, kernel.MAX_HEADERS)
             topic, slot = self._topic(name, word), PublishSlot(self, word)
-            count = topic.publish_headed(body, slot, now=now, defer=defer)
+            messages = batch.headed(topic, body, now=now, defer=defer)
+            count = messages.count
+            topic.append(messages, slot, now=now)
         except PublishRefused as error:
             raise parse_mpub.refusal(word, error, size, limits) from error
         except BrokerError as error:

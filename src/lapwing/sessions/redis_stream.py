@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
+from lapwing.broker.batch import Batch, rows_of
+from lapwing.broker.receipt import Receipt
 from lapwing.broker.topic import Topic
-from lapwing.broker.topic_writer import Receipt
 from lapwing.errors import CorruptChunk, OutOfRange
 from lapwing.log.log import Extra
 from lapwing.wire.resp import bodies, ids, replies
@@ -297,7 +298,7 @@ class Stream:
         topic = self.topic
         stamp, first = self.stamp(now), self.log.next
         frames, count, size = kernel.frame_xadds(block, topic.id_base + first, stamp, self.field)
-        topic.publish_framed(frames, count, size, receipt, now=now)
+        topic.append(Batch(frames, count, size), receipt, now=now)
         return (stamp // MS, first), count
 
     def add(
@@ -322,11 +323,11 @@ class Stream:
             if "chosen" not in self.state:
                 self.state["chosen"] = first
                 self.topic.save()  # before the entry: without it a start would show another id
-        extras = [Extra(first, headers=dict(headers))] if headers else []
         if body is None:
             body = bodies.to_body(pairs, self.field, as_json=self.as_json)
         frames = kernel.frame_one(body, self.topic.id_base + first, stamp)
-        self.topic.publish_framed(frames, 1, len(body), receipt, now=now, extras=extras)
+        rows = rows_of([Extra(first, headers=dict(headers))]) if headers else b""
+        self.topic.append(Batch(frames, 1, len(body), rows), receipt, now=now)
         return entry
 
     def _next_id(self, new: NewId, natural: EntryId) -> EntryId:
