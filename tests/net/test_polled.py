@@ -1,6 +1,7 @@
 """Transports on one epoll set behave as the event loop's own do."""
 
 import asyncio
+import random
 import socket
 import struct
 
@@ -132,6 +133,27 @@ async def test_a_reader_that_is_slow_pauses_the_writer_and_gets_everything():
         assert len(await reader.readexactly(BIG)) == BIG
         await recorder.until(lambda: "resume" in recorder.events)
         assert recorder.transport.get_write_buffer_size() <= 1 << 18
+        writer.close()
+
+
+async def test_pieces_of_any_size_and_kind_leave_in_order_as_they_were_when_they_were_written():
+    chance = random.Random(7)
+    pieces = [chance.randbytes(chance.choice((1, 10, 1000, 70_000, 600_000))) for _ in range(300)]
+    async with Server() as server:
+        reader, writer, recorder = await server.client()
+        for number, piece in enumerate(pieces):
+            kind = (bytes, bytearray, memoryview)[number % 3]
+            data = kind(piece)
+            recorder.transport.write(data)
+            if kind is bytearray:
+                data[:] = bytes(len(data))
+        waiting = recorder.transport.get_write_buffer_size()
+        assert 0 < waiting < sum(map(len, pieces))
+
+        assert await reader.readexactly(sum(map(len, pieces))) == b"".join(pieces)
+        recorder.transport.write(b"end")
+        assert await reader.readexactly(3) == b"end"
+        assert recorder.transport.get_write_buffer_size() == 0
         writer.close()
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lapwing.broker.ledger import Holder
 
 SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
+_LARGE: Final = 32 * 1024  # bytes that are not copied to be sent
 EXPIRED_AT_ONCE: Final = 500  # messages of a channel that are found too old before others have their turn
 
 
@@ -203,9 +204,10 @@ def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, coun
         return 0
     if after == at:
         return 0  # the end, or a quarantined range that the log has reported and the reader has passed
-    frames = block if after - at == len(block) else block[at:after]
+    looked_at = subscription.sample_rate or channel.latencies is not None or channel.effective.message_ttl
+    frames = _slice(block, at, after, copy=bool(looked_at or subscription.headers) or isinstance(subscription, Credit))
     run = range(reader.sequence - taken, reader.sequence)
-    if subscription.sample_rate or channel.latencies is not None or channel.effective.message_ttl:
+    if looked_at:
         frames, runs = _inspect(channel, frames, run, subscription.sample_rate, now)
     else:
         runs = [run]
@@ -226,6 +228,15 @@ def _deliver_fresh(channel: Channel, subscription: Subscription, stop: int, coun
     if frames:
         subscription.give(frames, given)
     return taken
+
+
+def _slice(block: bytes, at: int, after: int, *, copy: bool) -> bytes:
+    """Return a part of a block; where it is a large part, as a view, which keeps all of the block in memory."""
+    if after - at == len(block):
+        return block
+    if copy or after - at < max(_LARGE, len(block) >> 2):
+        return block[at:after]
+    return memoryview(block)[at:after]  # type: ignore[return-value]  # bytes for all who send it
 
 
 def _with_headers(channel: Channel, frames: bytes, run: range) -> bytes:

@@ -66,7 +66,8 @@ class TurnWork:
         A message that is published while others are delivered, such as a dead letter, is written and delivered in the
         same round; where they are very many, others have their turn first.
         """
-        self._begin()
+        if self._later:
+            self._begin()
         mover, left = self._broker.mover, _MOVED_AT_ONCE
         while True:
             if self._dirty:
@@ -80,10 +81,9 @@ class TurnWork:
 
     def _begin(self) -> None:
         """Have the channels deliver that the last round has left, another one first each time."""
-        if self._later:
-            first, *others = self._later
-            self._later = {}
-            self._ready.update(dict.fromkeys([*others, first]))
+        first, *others = self._later
+        self._later = {}
+        self._ready.update(dict.fromkeys([*others, first]))
 
     def _write_topics(self, now: int) -> None:
         broker = self._broker
@@ -105,7 +105,8 @@ class TurnWork:
         stalls = broker.read_stalls
         ready, self._ready = self._ready, {}
         for channel in ready:
-            if stalls and stalls.waits(channel, now):
+            stalled = bool(stalls)
+            if stalled and stalls.waits(channel, now):
                 continue
             try:
                 channel.deliver(now)
@@ -114,7 +115,7 @@ class TurnWork:
             except Exception as error:  # of this channel alone; retried likewise
                 stalls.add(channel, _unexpected(channel, error), now=now)
             else:
-                if stalls:
+                if stalled:
                     stalls.succeeded(channel, now=now)
             broker.keeper.note_changed(channel.topic)
 

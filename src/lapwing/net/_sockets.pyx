@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Many sockets in one epoll set: one call receives from all that are ready. Linux only."""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetFromErrno
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -228,11 +229,15 @@ cdef class SocketSet:
                     found.append((owner, errno))
         return 0
 
-    def send(self, int fd, bytes data):
-        """Send what the socket takes now: how many bytes that is, or less than 0 for an errno."""
-        cdef ssize_t size = c_send(fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
+    def send(self, int fd, data, Py_ssize_t start=0):
+        """Send what the socket takes now of the bytes from `start` on: how many, or less than 0 for an errno."""
+        cdef Py_buffer view
+        cdef ssize_t size
+        cdef int failed
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        size = c_send(fd, <char *>view.buf + start, max(view.len - start, 0), MSG_DONTWAIT | MSG_NOSIGNAL)
+        failed = errno
+        PyBuffer_Release(&view)
         if size >= 0:
             return size
-        if errno == EAGAIN or errno == EINTR:
-            return 0
-        return -errno
+        return 0 if failed == EAGAIN or failed == EINTR else -failed

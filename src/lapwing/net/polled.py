@@ -29,6 +29,8 @@ _ACCEPTED: Final = 64  # connections taken from one listening socket before othe
 _NO_PROTOCOL: Final = asyncio.Protocol()
 _NO_EXTRA: Final[dict[str, Any]] = {}  # one for all transports: `get_extra_info` asks the socket
 _PAUSE: Final = 0.1  # seconds without accepting when there are no descriptors left
+_SENT: Final = 1 << 20  # bytes that are sent at once to a socket that was slow
+_SMALL: Final = 1 << 18  # bytes up to which what waits for a slow socket is put together
 
 
 class ActivityTimer(Protocol):
@@ -114,8 +116,9 @@ class PolledTransport(asyncio.Transport):
     """One connection of a `PolledConnections`."""
 
     __slots__ = (
-        "_buffer", "_closing", "_connections", "_eof", "_high", "_lost", "_low", "_paused_writing", "_protocol",
-        "_reading", "_socket", "_sockets", "direct", "fd", "finishes", "peer", "published", "receiver", "timer",
+        "_closing", "_connections", "_eof", "_high", "_lost", "_low", "_paused_writing", "_protocol", "_reading",
+        "_sent", "_socket", "_sockets", "_unsent", "_waiting", "direct", "fd", "finishes", "peer", "published",
+        "receiver", "timer",
     )  # fmt: skip
 
     def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
@@ -131,7 +134,9 @@ class PolledTransport(asyncio.Transport):
         self._sockets = connections.sockets
         self._socket = client
         self._protocol = protocol
-        self._buffer = bytearray()  # bytes that the socket has not taken yet
+        self._unsent: list[bytes | memoryview] = []  # what the socket has not taken yet
+        self._sent = 0  # bytes that it has taken of the first of them
+        self._waiting = 0  # bytes that it has not taken of all
         self._high, self._low = 65536, 16384
         self._reading = True
         self._paused_writing = False
@@ -178,13 +183,14 @@ class PolledTransport(asyncio.Transport):
 
     def _watch(self) -> None:
         if not self._lost:
-            self._sockets.watch(self.fd, reading=self._reading, writing=bool(self._buffer))
+            self._sockets.watch(self.fd, reading=self._reading, writing=bool(self._unsent))
 
     def _lose(self, error: Exception | None) -> None:
         if not self._lost:
             self._lost = self._closing = True
             self._sockets.remove(self.fd)
-            self._buffer.clear()
+            self._unsent.clear()
+            self._waiting = 0
             self._connections.loop.call_soon(self._end, error)
 
     def _end(self, error: Exception | None) -> None:
@@ -215,49 +221,74 @@ class PolledTransport(asyncio.Transport):
     # --- writing -----------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes; what the socket does not take now waits in the buffer."""
+        """Send bytes; what the socket does not take now waits, as it is: nothing of it is copied."""
         if self._lost or self._eof or not data:
             return
-        if self._buffer:
-            self._buffer += data
+        if type(data) is not bytes:
+            data = _lasting(data)
+        size = len(data)
+        if self._unsent:
+            self._unsent.append(data)
+            self._waiting += size
         else:
-            sent = self._sockets.send(self.fd, data if type(data) is bytes else bytes(data))
-            if sent == len(data):
+            sent = self._sockets.send(self.fd, data)
+            if sent == size:
                 return
             if sent < 0:
                 self._lose(OSError(-sent, "connection lost"))
                 return
-            self._buffer += memoryview(data)[sent:]
+            self._unsent.append(data)
+            self._sent, self._waiting = sent, size - sent
             self.direct = False
             self._watch()
-        if len(self._buffer) > self._high and not self._paused_writing:
+        if self._waiting > self._high and not self._paused_writing:
             self._paused_writing = True
             self._protocol.pause_writing()
 
     def _write_buffered(self) -> None:
-        buffer = self._buffer
-        if buffer:
-            sent = self._sockets.send(self.fd, bytes(memoryview(buffer)[:1048576]))
+        unsent, left = self._unsent, _SENT
+        while unsent and left > 0:
+            if len(unsent) > 1 and len(unsent[0]) < _SMALL:
+                self._gather()
+            size = len(unsent[0])
+            sent = self._sockets.send(self.fd, unsent[0], self._sent)
             if sent < 0:
                 self._lose(OSError(-sent, "connection lost"))
                 return
-            del buffer[:sent]
-        if not buffer:
+            self._sent += sent
+            self._waiting -= sent
+            if self._sent < size:
+                break
+            del unsent[0]
+            self._sent = 0
+            left -= sent
+        if not unsent:
             self._watch()
             if self._eof:
                 self._shut()
             if self._closing:
                 self._lose(None)
                 return
-        if self._paused_writing and len(buffer) <= self._low:
+        if self._paused_writing and self._waiting <= self._low:
             self._paused_writing = False
             self._protocol.resume_writing()
+
+    def _gather(self) -> None:
+        """Make one piece of the first small ones."""
+        unsent, size, count = self._unsent, 0, 0
+        for piece in unsent:
+            size += len(piece)
+            if count and size > _SMALL:
+                break
+            count += 1
+        if count > 1:
+            unsent[:count] = [b"".join(unsent[:count])]
 
     def write_eof(self) -> None:
         """Send no more once the buffer is empty, and let the peer know."""
         if not self._eof:
             self._eof = True
-            if not self._buffer:
+            if not self._unsent:
                 self._shut()
 
     def _shut(self) -> None:
@@ -279,7 +310,7 @@ class PolledTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes the socket has not taken yet."""
-        return len(self._buffer)
+        return self._waiting
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -292,7 +323,7 @@ class PolledTransport(asyncio.Transport):
         if not self._closing:
             self._closing = True
             self.receiver = None
-            if self._buffer:
+            if self._unsent:
                 self._reading = False
                 self._watch()
             else:
@@ -321,3 +352,8 @@ class PolledTransport(asyncio.Transport):
             with suppress(OSError):
                 return self._socket.getpeername() if name == "peername" else self._socket.getsockname()
         return default
+
+
+def _lasting(data: bytes | bytearray | memoryview) -> bytes | memoryview:
+    """Return bytes that nobody changes while they wait."""
+    return data if isinstance(data, memoryview) and data.readonly and data.c_contiguous else bytes(data)

@@ -17,6 +17,7 @@ from lapwing.log.attributes import Rows
 if TYPE_CHECKING:
     from lapwing.broker.channel import Channel
     from lapwing.broker.options import Options
+    from lapwing.net.polled import PolledTransport
     from lapwing.nsqd.tcp import Connection
     from lapwing.nsqd.turn import Turn
     from lapwing.wire.nsq.limits import Limits
@@ -36,12 +37,14 @@ class Intakes:
         self._turn = turn
         self._broker = turn.broker
         self._now = turn.clock.now
+        self._begun = 0  # when this round did, ns
         self._finishes: WeakKeyDictionary[Channel, Finishes] = WeakKeyDictionary()
 
     def begin(self) -> None:
         """Begin a round."""
         self._turn.begin()
-        self.round.begin(self._now(), self._broker.skew)
+        self._begun = now = self._now()
+        self.round.begin(now, self._broker.skew)
 
     def finishes(self, channel: Channel) -> Finishes:
         """Return the place for FINs of the messages of a channel."""
@@ -74,10 +77,12 @@ class Intakes:
 
     def _finish(self, finishes: Finishes) -> None:
         """Carry out the FINs that this round has brought for one channel."""
-        now = self._now()
+        now = self._begun
+        transport: PolledTransport
         for block, transport in zip(*finishes.take(), strict=True):
+            connection: Connection = transport.get_protocol()  # type: ignore[assignment]  # it has `finishes`
             try:
-                cast("Connection", transport.get_protocol()).finished(block, now)
+                connection.finished(block, now)
             except Exception as error:  # as for what a protocol receives: it ends this connection alone
                 context = {"message": "FINs could not be carried out", "exception": error, "transport": transport}
                 asyncio.get_running_loop().call_exception_handler(context)

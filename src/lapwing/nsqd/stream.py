@@ -23,6 +23,7 @@ _GOODBYE: Final = 10_000_000_000  # ns for the last bytes to leave after the bro
 HIGH_WATER: Final = 1 << 20  # bytes that may wait for a slow socket
 FULL: Final = 4 * HIGH_WATER  # more than deliveries alone leave waiting: then not even a consumer is read from
 MOST_WAITING: Final = 10_000  # answers of one client that wait for a sync before nothing more is read from it
+_LARGE: Final = 1 << 15  # bytes of a piece that is not copied to be sent with others
 _SHARE: Final = 2048  # commands of one client, or as many times 256 bytes unpacked, before others have their turn
 NEW_TOPIC: Final = 256  # commands that one which creates a topic counts for: it makes files
 ATTRIBUTES: Final = 4  # commands that one counts for which publishes a message with a delay or headers
@@ -299,10 +300,11 @@ class Stream(asyncio.Protocol):
             return
         if self._transport is None or self._unannounced:
             return
-        self._write()
+        if replies.ready:
+            self._write()
         if self._muted:
             self._heed()
-        if replies.waiting:
+        if replies.slots:
             return
         if self._session.doomed:
             self._farewell()
@@ -313,9 +315,14 @@ class Stream(asyncio.Protocol):
         ready = self._session.replies.ready
         if not ready or self._transport is None:
             return
-        data = ready[0] if len(ready) == 1 else b"".join(ready)
+        if len(ready) == 1:
+            pieces = [ready[0]]
+        else:
+            large = sum(map(len, ready)) > _LARGE * len(ready)
+            pieces = [*ready] if large else [b"".join(ready)]
         ready.clear()
-        self._transport.write(self._encode(data))
+        for piece in pieces:
+            self._transport.write(self._encode(piece))
         if self._blocked:
             self._heed()
         else:

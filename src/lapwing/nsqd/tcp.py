@@ -48,9 +48,12 @@ class Connection(Stream):
         self._identified = False
         self._pieces: Iterator[bytes] | None = None  # bytes that came through the layers and are not parsed yet
         self._finishing: Channel | None = None  # whose FINs the intake may take
+        self._polled: PolledTransport | None = None  # the transport, where intakes take what it receives
         self._gate = Gate(context.auth, session.about, self._clock.now, context.log)
 
     def _opened(self, host: str, address: str, now: int) -> None:
+        if self._context.intakes is not None and isinstance(self._transport, PolledTransport):
+            self._polled = self._transport
         self._agree(self._context.terms.settings(host))
         about = self._session.about
         about.client_id = about.hostname = host
@@ -102,8 +105,8 @@ class Connection(Stream):
 
     def _digest(self) -> None:
         super()._digest()
-        transport, intakes = self._transport, self._context.intakes
-        if intakes is None or not isinstance(transport, PolledTransport):
+        transport, intakes = self._polled, self._context.intakes
+        if transport is None or intakes is None:
             return
         halted = self._behind or self._waits or self._ending or self._session.doomed
         if halted or self._layers or not self._wire.at_rest:
@@ -377,10 +380,10 @@ class Connection(Stream):
     def flush(self) -> None:
         """Write what this turn brought; nothing waits before the next answer then, in most cases."""
         super().flush()
-        transport, intakes = self._transport, self._context.intakes
-        if intakes is not None and isinstance(transport, PolledTransport) and transport.receiver is not None:
+        transport, intakes = self._polled, self._context.intakes
+        if transport is not None and transport.receiver is not None and intakes is not None:
             replies = self._session.replies
-            waits = replies.ready or (replies.waiting and not intakes.waits) or self._blocked or self._unannounced
+            waits = replies.ready or (replies.slots and not intakes.waits) or self._blocked or self._unannounced
             transport.direct = not (waits or self._ending)
 
     def _answered_all(self) -> None:
@@ -393,8 +396,8 @@ class Connection(Stream):
 
     def _closed(self) -> None:
         session = self._session
-        if isinstance(self._transport, PolledTransport):
-            self._transport.receiver = self._transport.finishes = self._finishing = None
+        if self._polled is not None:
+            self._polled.receiver = self._polled.finishes = self._finishing = None
         if session.refusal is not None:
             self._context.log.error(f"client({session.about.remote_address}) - {session.refusal}")
             session.refusal = None

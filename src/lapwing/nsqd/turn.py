@@ -57,10 +57,12 @@ class Turn:
             for gather in self.gatherers:
                 gather()
             if broker.has_work:
-                broker.commit(self.clock.now())
+                now = self.clock.now()
+                broker.commit(now)
                 for watch in self.watchers:
                     watch()
-                broker.growth.wake(self.clock.now())
+                if broker.growth:
+                    broker.growth.wake(now)
         except Exception as error:  # of whoever was called; the others are served
             self._report("a turn could not be ended in order", error)
         self._scheduled = False

@@ -296,7 +296,10 @@ class Session:
                 self.replies.add(data)
                 return
             self._subscribed = None
-        self.replies.push(data)
+        replies = self.replies
+        if not replies.ready:
+            replies.on_ready()
+        replies.ready.append(data)
 
     def _rdy(self, command: Rdy, now: int) -> None:
         if self.subscription is None or self.channel is None or self.state == CLOSING:

@@ -28,12 +28,12 @@ class Replies:
     caller knows already.
     """
 
-    __slots__ = ("_on_ready", "ready", "slots")
+    __slots__ = ("on_ready", "ready", "slots")
 
     def __init__(self, on_ready: Callable[[], None]) -> None:
         self.ready: list[bytes] = []  # to be sent now; the sender clears it
         self.slots: list[Slot] = []  # from the first open slot on; for reading only. A deque takes 0.7 KB when empty
-        self._on_ready = on_ready
+        self.on_ready = on_ready
 
     @property
     def waiting(self) -> int:
@@ -56,7 +56,7 @@ class Replies:
     def push(self, frames: bytes) -> None:
         """Send frames that answer no command, between any two answers."""
         if not self.ready:
-            self._on_ready()
+            self.on_ready()
         self.ready.append(frames)
 
     def holds(self, slot: Slot) -> bool:
@@ -84,13 +84,13 @@ class Replies:
         if filled:
             del slots[:filled]
         if not before and ready:
-            self._on_ready()
+            self.on_ready()
 
     def close(self) -> None:
         """Drop everything: the connection is gone. Slots may still be filled, without effect."""
         self.ready.clear()
         self.slots.clear()
-        self._on_ready = nothing
+        self.on_ready = nothing
 
 
 def nothing() -> None:
