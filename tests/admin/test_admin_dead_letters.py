@@ -117,7 +117,7 @@ def test_a_claim_names_its_messages_or_is_refused():
     }
     assert claim_document("deferred", "", "", "100") == {"state": "deferred", "limit": 100}
     for limit, idle in (("0", ""), ("many", ""), ("10001", ""), ("1", "soon")):
-        with pytest.raises((ValueError, ConfigError), match=r"1 to 10,000|write 90s"):
+        with pytest.raises((ValueError, ConfigError), match=r"1 to 10,000|write numbers with units"):
             claim_document("in_flight", "", idle, limit)
     with pytest.raises(ValueError, match="whole number"):
         parse_limit("some")

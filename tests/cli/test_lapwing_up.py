@@ -30,13 +30,22 @@ class Up:
             env=environment(), stdout=subprocess.PIPE, text=True,
         )
         threading.Thread(target=self._listen, daemon=True).start()
-        until(lambda: any("up" in line for line in self.said), seconds=60, what="the stack")
+
+    def await_start(self) -> "Up":
+        until(lambda: self.addresses or self.process.poll() is not None, seconds=60, what="the stack")
+        assert self.addresses, self.events
+        return self
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout:
             for line in self.process.stdout:
                 self.said.append(json.loads(line))
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The programs and the addresses of each, once all of them run."""
+        return next((line["up"] for line in self.said if "up" in line), {})
 
     @property
     def status(self) -> dict[str, Any]:
@@ -65,7 +74,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    running = Up(tmp_path / "data", "--demo")
+    running = Up(tmp_path / "data", "--demo").await_start()
     yield running
     running.process.kill()
     running.process.wait()
@@ -92,15 +101,17 @@ def test_the_stack_runs_heals_and_stops(up: Up, tmp_path: Path) -> None:
     assert (tmp_path / "data" / "nsqd" / "topics").is_dir()
 
 
-def test_several_nodes_run_with_logs_of_their_own(tmp_path: Path) -> None:
-    running = Up(tmp_path / "data", "--nodes", "2", "--demo")
+def test_several_nodes_run_with_logs_of_their_own_beside_a_stack_that_starts_at_the_same_moment(tmp_path: Path) -> None:
+    running, other = Up(tmp_path / "data", "--nodes", "2", "--demo"), Up(tmp_path / "other")
     try:
+        assert not set(running.await_start().addresses.values()) & set(other.await_start().addresses.values())
         until(lambda: all(running.pid(name) for name in ("nsqd", "nsqd2", "demo")), seconds=60, what="all programs")
         until(lambda: "payments" in running.status["topics"], seconds=60, what="demo traffic")
-        assert running.end(signal.SIGTERM) == 0
+        assert running.end(signal.SIGTERM) == other.end(signal.SIGTERM) == 0
     finally:
-        running.process.kill()
-        running.process.wait()
+        for stack_of in (running, other):
+            stack_of.process.kill()
+            stack_of.process.wait()
 
     for name in ("nsqd", "nsqd2"):
         assert (tmp_path / "data" / name / "topics" / "t-orders").is_dir()
@@ -108,7 +119,7 @@ def test_several_nodes_run_with_logs_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "prctl"), reason="Linux alone ends a process with its parent")
 def test_a_killed_stack_leaves_nothing_running(tmp_path: Path) -> None:
-    running = Up(tmp_path / "data")
+    running = Up(tmp_path / "data").await_start()
     until(lambda: all(running.pid(name) for name in ("nsqlookupd", "nsqd")), seconds=60, what="all programs")
     pids = [program["pid"] for program in running.status["programs"].values()]
     running.end(signal.SIGKILL)

@@ -13,11 +13,11 @@ from pipeline_runs import Runs
 from queries import forget_last_commit
 
 from daemons import until
+from documents import block
 from lapwing import Consumer
 from lapwing.spark.batch_reader import LogBatchReader
 from lapwing.spark.dead_columns import add_columns, base_columns
 from lapwing.spark.options import source_options
-from lapwing.spark.pipelines import delta
 from lapwing.spark.source import DEAD_COLUMNS, columns
 
 LETTER = {
@@ -106,7 +106,8 @@ def test_dead_letters_are_archived_once_and_counted_by_channel_and_reason(spark,
     second = runs.once("dead")
 
     letters = delta_tables.read(spark, tmp_path / "dead" / "letters")
-    delta.read(spark, str(tmp_path / "dead" / "counts")).createOrReplaceTempView("counts")
+    view = block("docs/pipelines.md", "from lapwing.spark.pipelines import delta").text
+    exec(view.replace('"lapwing-data/', f'"{tmp_path}/'), {"spark": spark})
     [query] = sql_of("pipelines.md")
     found = spark.sql(query).collect()
     runs.once("archive", "topics=orders")

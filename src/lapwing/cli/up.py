@@ -37,6 +37,7 @@ def app(
     from lapwing.tools import stack
     from lapwing.tools import up as stack_run
 
-    plan = stack.plan(data.absolute(), host=host, admin=admin, spark=spark, demo=demo, demo_rate=demo_rate,
-                      durability=durability, nodes=nodes, demo_without=tuple(demo_without))
-    stack_run.run(plan, every=every, as_json=as_json)
+    with stack.starting() as started:
+        plan = stack.plan(data.absolute(), host=host, admin=admin, spark=spark, demo=demo, demo_rate=demo_rate,
+                          durability=durability, nodes=nodes, demo_without=tuple(demo_without))
+        stack_run.run(plan, started, every=every, as_json=as_json)

@@ -90,6 +90,7 @@ class RestingLog(LogWriter):
         log.options, log.files, log.on_corrupt = options, files, on_corrupt
         log.node, log.first, log.end, log._rows_end, log._packed = state
         log.next = log.written = log.end
+        log.fresh, log.noted = None, False
         log.lost, log._lazy, log._reserved = NONE_LOST, False, False
         log.since_check, log._noted_bytes = SPACE_CHECK, -1
         return log

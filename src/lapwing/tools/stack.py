@@ -5,7 +5,9 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -21,6 +23,7 @@ PORTS: Final = {
 }  # fmt: skip
 LATENCY: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"  # costs some CPU a message: only if it is kept
 LEAST_DISK: Final = 2 << 30  # bytes; with less, a note
+LONGEST_WAIT: Final = 60.0  # s, for another stack that is starting
 LONGEST_DEFER: Final = "--max-defer=720h"  # 30 days, so that reminders and the like can be tried
 REPLAY: Final = ("--retention-age=24h", "--retention-bytes=1073741824")  # so that peek, tail and replay find something
 
@@ -213,6 +216,32 @@ def program(name: str, module: str = "") -> tuple[str, ...]:
 
 
 @contextmanager
+def starting() -> Iterator[Callable[[], None]]:
+    """Wait for stacks of this user that are starting: a port that they have chosen seems free until they listen there.
+
+    The next stack waits until this one has left the block, or has called what it yields.
+    """
+    name = f"lapwing-up-{os.getuid()}.lock"
+    lock = os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        deadline = time.monotonic() + LONGEST_WAIT
+        while not _locked(lock) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield lambda: fcntl.flock(lock, fcntl.LOCK_UN)
+    finally:
+        os.close(lock)
+
+
+def _locked(lock: int) -> bool:
+    """Lock the file, unless another process has; return whether it is locked."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
 def data_folder(path: Path, nodes: int = 1) -> Iterator[None]:
     """Create the folder of the stack's data if need be, and lock it for this stack. Raises `ConfigError`."""
     try:
@@ -222,12 +251,10 @@ def data_folder(path: Path, nodes: int = 1) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"--data {path}: {error.strerror or error}") from error
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not _locked(lock):
             holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             raise ConfigError(f"another `lapwing up` (pid {holder}) runs on {path}: stop it, or give --data "
-                              "another folder") from error
+                              "another folder")
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         yield

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Final
 
@@ -27,8 +28,9 @@ REFRESH: Final = 1.0  # s, on a terminal
 class Up:
     """One run of the stack."""
 
-    def __init__(self, plan: Plan, *, every: float, as_json: bool = False) -> None:
+    def __init__(self, plan: Plan, started: Callable[[], None], *, every: float, as_json: bool = False) -> None:
         self._plan = plan
+        self._started = started
         self._every = every
         self._as_json = as_json
         self._screen: Screen | None = None
@@ -66,9 +68,18 @@ class Up:
                 print("Spark takes some 20 s, the rest is there at once", flush=True)
         await first_of(stop.wait(), supervisor.start(needed=2, seconds=START))
         if not stop.is_set():
+            listening = asyncio.create_task(self._await_all(supervisor.children))
             self._welcome(supervisor.children)
             cluster = ClusterClient(http, nsqds=self._plan.nsqd_addresses("http"))
-            await self._show(supervisor.children, cluster, stop)
+            try:
+                await self._show(supervisor.children, cluster, stop)
+            finally:
+                listening.cancel()
+
+    async def _await_all(self, children: list[Child]) -> None:
+        """Let another stack choose its ports once all programs of this one have theirs."""
+        await asyncio.gather(*(child.ready(START) for child in children))
+        self._started()
 
     # --- output -----------------------------------------------------------------------------------------
 
@@ -178,7 +189,10 @@ def _status(children: list[Child], view: ClusterView, before: ClusterView | None
     }
 
 
-def run(plan: Plan, *, every: float, as_json: bool) -> None:
-    """Run the stack. A program that does not start is an error with the end of its log."""
+def run(plan: Plan, started: Callable[[], None], *, every: float, as_json: bool) -> None:
+    """Run the stack, and call `started` once all programs listen.
+
+    A program that does not start is an error with the end of its log.
+    """
     os.environ.setdefault("PYTHONUNBUFFERED", "1")  # so that the children's logs are up to date
-    asyncio.run(Up(plan, every=every, as_json=as_json).run())
+    asyncio.run(Up(plan, started, every=every, as_json=as_json).run())
