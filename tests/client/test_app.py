@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ import pytest
 from nsqd_double import NsqdDouble
 
 import daemons
-from lapwing import App, ClientError, ConfigError, Message, Producer, Refused, SyncProducer
+from lapwing import Admin, App, ClientError, ConfigError, Message, NodesFailed, Producer, Refused, SyncProducer
+from lapwing.client.cluster import Node
 from lapwing.client.handlers import BoundInProcess
 from lapwing.testing import Broker
 from lapwing.wire.nsq import commands as c
@@ -118,7 +120,7 @@ def test_what_cannot_work_is_refused_when_it_is_declared():
     def keyword(*, body: bytes) -> None: ...
 
     cases += [
-        (number, "cannot be decoded into int"),
+        (number, "number: a body cannot be decoded into int"),
         (two, "parameter other: expected one body"),
         (unknown, "annotations cannot be read"),
         (keyword, "parameter body: expected one body"),
@@ -226,11 +228,31 @@ async def test_a_server_without_settings_is_consumed_with_a_warning(caplog):
     http = f"127.0.0.1:{plain.sockets[0].getsockname()[1]}"
     async with plain, NsqdDouble() as nsqd:
         app = App(nsqd.address, nsqd_http=http)
-        app.consumer("t", "c", max_attempts=9)(lambda message: None)
+        app.consumer("t", "c", max_attempts=9, retry_first="200ms", retry_max=7200, burst=2)(lambda message: None)
         async with app:
-            assert app.consumers[0].options.max_attempts == 9
+            options = app.consumers[0].options
+            assert (options.max_attempts, options.default_requeue_delay, options.max_requeue_delay) == (9, 0.2, 3600)
+        async with Admin(http) as admin:
+            with pytest.raises(NodesFailed, match="a plain NSQ server cannot do this"):
+                await admin.at([Node("", "127.0.0.1", 0, 0, "", configured=http)]).settings("t", "c")
 
-    assert "keeps no settings of channels: max_attempts have no effect, or hold in the client" in caplog.text
+    assert "keeps no settings of channels: max_attempts holds in the client; retry_first holds" in caplog.text
+    assert "burst has no effect" in caplog.text
+
+
+async def test_settings_are_applied_again_to_a_channel_that_was_lost(daemon):
+    app = App(daemon.tcp, nsqd_http=daemon.http)
+    app.consumer("lost", "c", max_attempts=3)(lambda message: None)
+
+    def applied() -> bool:
+        try:
+            return settings_of(daemon, "lost")["max_attempts"] == 3
+        except urllib.error.HTTPError:  # not there yet
+            return False
+
+    async with app, Admin(daemon.http) as admin:
+        await admin.delete("lost")
+        await asyncio.to_thread(daemons.until, applied)
 
 
 async def test_a_web_service_publishes_and_consumes(daemon):

@@ -121,6 +121,7 @@ class Admin:
             raise ConfigError(f"auth_secret: {error}") from error
         self.cluster = ClusterClient(self._http, nsqds=nsqds or ([] if lookupds else [_NSQD]), lookupds=lookupds)
         self._node = ""
+        self._known: list[Node] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,6 +141,15 @@ class Admin:
         """
         limited = copy.copy(self)
         limited._node, limited._own = node, False
+        return limited
+
+    def at(self, nodes: Iterable[Node]) -> Self:
+        """Return the administration of these nodes alone, whoever has a topic; nobody is asked which they are.
+
+        It shares the connections, and ends with this object.
+        """
+        limited = copy.copy(self)
+        limited._known, limited._own = list(nodes), False
         return limited
 
     # ---- looking ----
@@ -600,10 +610,14 @@ class Admin:
 
     async def _all(self) -> _Nodes:
         """Return every node, or the one that was chosen. Raises `UpstreamFailed`, `NothingThere`, `NoSuchNode`."""
+        if self._known is not None:
+            return _Nodes(list(self._known))
         return self._chosen(await self.cluster.nodes(topics=False), "nsqlookupd knows no nsqd")
 
     async def _holders(self, topic: str) -> _Nodes:
         """Return the nodes that have the topic, or the one that was chosen."""
+        if self._known is not None:
+            return _Nodes(list(self._known))
         try:
             found = await self.cluster.holders(topic)
         except UpstreamFailed as error:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, cast
 
+from lapwing import durations
 from lapwing.client.address import Address, listed
 from lapwing.client.bodies import Body
 from lapwing.client.channel_settings import ChannelSettings, SettingsKeeper, as_sent
@@ -26,6 +27,7 @@ from lapwing.net.event_loop import new_event_loop
 log: Final = logging.getLogger("lapwing.app")
 
 _NSQD: Final = "127.0.0.1:4150"
+_LONGEST: Final = 3600.0  # s, that a plain NSQ server may be asked to wait
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -140,13 +142,12 @@ class App:
             raise ConfigError(f"{topic}/{channel} has a handler already: use `concurrency` for more at a time")
         most = self.options.max_in_flight if max_in_flight is None else max_in_flight
         options = self.options.but(max_in_flight=max(most, concurrency))
-        if "max_attempts" in settings:  # for a server that does not count failures
-            options = options.but(max_attempts=settings["max_attempts"])
+        sent = as_sent(settings)
+        options = options.but(**_in_the_client(sent))
 
         def declare(handler: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
             place = where_to_run(cast(Callable[..., Any], handler), run)
             bound = BoundInProcess(handler, self) if place == "processes" else bind(handler, self)
-            sent = as_sent(settings)
             self.declared.append(
                 Declared(topic, channel, bound, concurrency, place, options, sent, on_giving_up)
             )
@@ -290,3 +291,15 @@ class App:
             for number in signals:
                 loop.remove_signal_handler(number)
         log.info("stopped")
+
+
+def _in_the_client(settings: Mapping[str, Any]) -> ClientSettings:
+    """Return the options that stand in for a channel's settings on a server that keeps none."""
+    options: ClientSettings = {}
+    if "max_attempts" in settings:
+        options["max_attempts"] = settings["max_attempts"]
+    if "retry_first" in settings:
+        options["default_requeue_delay"] = min(durations.parse(settings["retry_first"]) / 1e9, _LONGEST)
+    if "retry_max" in settings:
+        options["max_requeue_delay"] = min(durations.parse(settings["retry_max"]) / 1e9, _LONGEST)
+    return options

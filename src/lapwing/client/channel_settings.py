@@ -7,13 +7,18 @@ from typing import Any, Final, Literal, TypedDict
 
 from lapwing import durations
 from lapwing.client.address import Address, listed, parse
+from lapwing.client.admin import Admin
+from lapwing.client.admin_results import NodesFailed
+from lapwing.client.cluster import Node
+from lapwing.client.cluster_client import ClusterClient, UpstreamFailed
 from lapwing.client.errors import Refused, Unreachable
-from lapwing.client.http import CallFailed, DaemonHttp
+from lapwing.client.http import DaemonHttp
 from lapwing.client.options import ClientOptions
 from lapwing.errors import ConfigError
 
 log: Final = logging.getLogger("lapwing.client")
 
+_IN_THE_CLIENT: Final = frozenset({"max_attempts", "retry_first", "retry_max"})  # where nsqd does not know them
 _GIVEN: Final = frozenset({"default", "flag"})  # a value from there is nobody's choice for this channel
 
 
@@ -57,7 +62,7 @@ def as_sent(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SettingsKeeper:
-    """Creates channels and applies their settings, once for each channel and nsqd.
+    """Creates channels and applies their settings, at each connection: nsqd may come back without its data.
 
     A value that an operator has set for the channel, or by a policy, stays and is reported, unless `overwrite`.
     """
@@ -79,39 +84,40 @@ class SettingsKeeper:
             raise ConfigError(f"nsqd_http has {len(named)} addresses for {len(given)} of nsqd: give one for each")
         self._http_of = dict(zip(given, named, strict=False))
         self._http: DaemonHttp | None = None
-        self._applied: set[tuple[str, str, str]] = set()
+        self._nodes: dict[tuple[str, int], Node] = {}  # that nsqlookupd named
 
     async def apply(self, address: Address, topic: str, channel: str, settings: dict[str, Any]) -> None:
         """Apply settings on the nsqd at this TCP address. Raises `Unreachable` or `Refused`."""
-        key = (str(address), topic, channel)
-        if not settings or key in self._applied:
+        if not settings:
             return
         if self._http is None:
             tls = self._options.tls_context() if self._options.tls else None
             self._http = DaemonHttp(tls=tls, auth_secret=self._options.auth_secret or "")
-        where = await self._http_address(address)
+        node = await self._node(address)
+        where = node.contact
         try:
-            await self._apply(self._http, where, topic, channel, settings)
-        except CallFailed as error:
-            if error.status == 404:
+            await self._apply(Admin(http=self._http).at([node]), where, topic, channel, settings)
+        except NodesFailed as error:
+            (result,) = error.results
+            failure = result.failure
+            if failure is not None and failure.unsupported:
                 log.warning(
-                    "[%s/%s] (%s) this server keeps no settings of channels: %s have no effect, or hold in the client",
-                    topic, channel, where, ", ".join(settings),
+                    "[%s/%s] (%s) this server keeps no settings of channels: %s", topic, channel, where,
+                    "; ".join(f"{name} {'holds in the client' if name in _IN_THE_CLIENT else 'has no effect'}"
+                              for name in settings),
                 )  # fmt: skip
-            elif error.status:
-                raise Refused(where, f"settings of {topic}/{channel}: {error.code or error}") from error
+            elif failure is not None and failure.status:
+                raise Refused(where, f"settings of {topic}/{channel}: {result.error}") from error
             else:
-                raise Unreachable(where, f"{error}; is this nsqd's HTTP address? nsqd_http= names another") from error
-        self._applied.add(key)
+                text = f"{failure or result.error}; is this nsqd's HTTP address? nsqd_http= names another"
+                raise Unreachable(where, text) from error
 
-    async def _apply(self, http: DaemonHttp, where: str, topic: str, channel: str, settings: dict[str, Any]) -> None:
-        place = {"topic": topic, "channel": channel}
-        await http.post(where, "/topic/create", {"topic": topic})
-        await http.post(where, "/channel/create", place)
-        present = (await http.get(where, "/channel/settings", place))["settings"]
+    async def _apply(self, admin: Admin, where: str, topic: str, channel: str, settings: dict[str, Any]) -> None:
+        await admin.create(topic, channel)
+        (present,) = (await admin.settings(topic, channel)).answers.values()
         new: dict[str, Any] = {}
         for name, wanted in settings.items():
-            value, source = present[name]["value"], present[name]["from"]
+            value, source = present.settings[name].value, present.settings[name].source
             if _same(name, value, wanted):
                 continue
             if source in _GIVEN or self._overwrite:
@@ -123,33 +129,28 @@ class SettingsKeeper:
                 topic, channel, where, name, value, source, wanted, topic, channel, name, wanted,
             )  # fmt: skip
         if new:
-            await http.call("PATCH", where, "/channel/settings", place, document=new)
+            await admin.change_settings(topic, channel, **new)
             log.info("[%s/%s] (%s) set %s", topic, channel, where, ", ".join(f"{n}={v}" for n, v in new.items()))
 
-    async def _http_address(self, address: Address) -> str:
-        """Return the HTTP address of an nsqd: as given, as nsqlookupd has it, or the next port, as usual."""
+    async def _node(self, address: Address) -> Node:
+        """Return an nsqd with its HTTP address: as given, as nsqlookupd has it, or the next port, as usual."""
         if str(address) in self._http_of:
-            return self._http_of[str(address)]
+            return _at(address, self._http_of[str(address)])
         if self._lookupds:
             assert self._http is not None
-            asked = await self._http.ask_all(self._lookupds, self._nodes)
-            for nodes in asked.answers.values():
-                for node in nodes:
-                    if (node.get("broadcast_address"), node.get("tcp_port")) == (address.host, address.port):
-                        return f"{address.host}:{node['http_port']}"
+            try:
+                found = (await ClusterClient(self._http, lookupds=self._lookupds).nodes()).value
+                self._nodes.update({(node.broadcast_address, node.tcp_port): node for node in found})
+            except UpstreamFailed as error:
+                log.warning("%s; settings go to the HTTP address that %s had, or to its next port", error, address)
+            if (address.host, address.port) in self._nodes:
+                return self._nodes[address.host, address.port]
         if address.unix:
             raise Refused(str(address), "settings of channels need nsqd's HTTP address: nsqd_http=")
-        return f"{address.host}:{address.port + 1}"
-
-    async def _nodes(self, lookupd: str) -> list[dict[str, Any]]:
-        assert self._http is not None
-        answer = await self._http.get(lookupd, "/nodes")
-        found: list[dict[str, Any]] = answer.get("data", answer)["producers"]
-        return found
+        return _at(address, f"{address.host}:{address.port + 1}")
 
     async def close(self) -> None:
-        """Close the connections; settings are checked again after the next start."""
-        self._applied.clear()
+        """Close the connections."""
         if self._http is not None:
             http, self._http = self._http, None
             await http.aclose()
@@ -159,3 +160,7 @@ def _same(name: str, value: Any, wanted: Any) -> bool:
     if name in _TIMES:
         return durations.parse(value) == durations.parse(wanted)
     return json.dumps(value) == json.dumps(wanted) or (isinstance(wanted, (int, float)) and value == wanted)
+
+
+def _at(address: Address, http: str) -> Node:
+    return Node(address.host, address.host, address.port, 0, "", configured=http)

@@ -23,6 +23,7 @@ class NodeResult(Generic[T]):
     node: str
     answer: T | None
     error: str = ""
+    failure: CallFailed | None = None  # the request that failed
 
     @property
     def done(self) -> bool:
@@ -124,7 +125,8 @@ async def on_each(nodes: Iterable[Node], change: Callable[[Node], Awaitable[T]])
         try:
             return NodeResult(node.name, await change(node))
         except CallFailed as error:
-            return NodeResult(node.name, None, error.code or error.reason)
+            text = "a plain NSQ server cannot do this" if error.unsupported else error.code or error.reason
+            return NodeResult(node.name, None, text, error)
         except NONSENSE as error:
             return NodeResult(node.name, None, f"its answer could not be understood ({error!r})")
 

@@ -30,7 +30,10 @@ def bind(handler: Callable[..., Any], app: "App") -> Handler:
     roles, annotation = _roles(handler, type(app))
     if roles == ["message"]:
         return handler
-    decode = bodies.decoder(annotation) if _BODY in roles else None
+    try:
+        decode = bodies.decoder(annotation) if _BODY in roles else None
+    except ConfigError as error:
+        raise ConfigError(f"{_label(handler)}: {error}") from error
     return functools.update_wrapper(_call(handler, roles, decode, bodies.name_of(annotation), app), handler)
 
 

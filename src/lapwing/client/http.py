@@ -39,6 +39,11 @@ class CallFailed(LapwingError):
         """The daemon's own word for what went wrong (`TOPIC_NOT_FOUND`), or empty."""
         return str(self.answer.get("message", "")) if isinstance(self.answer, dict) else ""
 
+    @property
+    def unsupported(self) -> bool:
+        """Whether the daemon does not know such a request, as a plain NSQ server does not know those of lapwing."""
+        return self.status == 404 and self.code == "NOT_FOUND"
+
 
 @dataclass(slots=True)
 class Asked(Generic[T]):
