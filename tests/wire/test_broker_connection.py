@@ -288,6 +288,14 @@ def test_a_run_of_reqs_ends_where_a_line_differs_in_more_than_its_id():
     ]  # fmt: skip
 
 
+def test_a_run_of_reqs_ends_before_an_id_that_is_none():
+    connection = BrokerConnection(Limits())
+    connection.receive(SUBSCRIBED + b"REQ %b 0\n" % ID * 3 + b"REQ %b 0\n" % (b"_" * 16) + b"REQ %b 0\n" % ID * 2)
+    commands = connection.commands()
+
+    assert [next(commands), next(commands)] == [Sub("t", "c"), Reqs([ID] * 3, 0)]
+
+
 def test_fins_cut_in_the_middle_lose_nothing():
     connection = BrokerConnection(Limits())
     run = Fins.of(b"%016x" % number for number in range(10)).block

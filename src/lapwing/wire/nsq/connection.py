@@ -1,5 +1,6 @@
 """Both ends of a connection: bytes in, commands or frames out."""
 
+import re
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final
@@ -30,6 +31,7 @@ __all__ = [
 
 _SIZE: Final = Struct(">i").unpack_from
 _REQ: Final = len(b"REQ ") + 16  # bytes of a line up to the end of the id
+_REQUEUES: Final = re.compile(rb"REQ [0-9A-Za-z]{16}( [^\n]*\n)(?:REQ [0-9A-Za-z]{16}\1)*+")  # lines like one another
 _NONE: Final = Nop()  # while no body is awaited
 _HTTP: Final = int.from_bytes(b"HTTP", "big")
 
@@ -197,15 +199,11 @@ class BrokerConnection:
     def _more_like(self, command: Req, tail: bytes) -> Command:
         """Return a REQ with those that follow it, as long as their lines differ in the id alone."""
         data, at, step = self._data, self._at, _REQ + len(tail)
-        ids = [command.id]
-        while data.startswith(b"REQ ", at) and data[at + _REQ : at + step] == tail:
-            message_id = data[at + 4 : at + _REQ]
-            if not message_id.isalnum():
-                break
-            ids.append(message_id)
-            at += step
-        self._at = at
-        return Reqs(ids, command.delay) if len(ids) > 1 else command
+        run = _REQUEUES.match(data, at) if data[at + _REQ : at + step] == tail else None
+        if run is None:
+            return command
+        self._at = run.end()
+        return Reqs([command.id, *[data[place : place + 16] for place in range(at + 4, self._at, step)]], command.delay)
 
     def _unlawful(self, word: bytes) -> ProtocolError:
         if self.limits.tls_required and not self._tls and word != b"IDENTIFY":
