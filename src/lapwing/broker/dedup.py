@@ -43,10 +43,9 @@ class DedupWindow:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def find(self, message_id: bytes, *, now: int) -> int | None:
-        """Return the sequence of the message that has this id; None if it is not known."""
-        self._expire(now)
-        return self._ids.get(message_id)
+    def continue_counts(self, before: DedupWindow) -> None:
+        """Count on from a window that this one replaces."""
+        self.duplicates, self.forgotten = before.duplicates, before.forgotten
 
     def oldest(self, *, now: int) -> int | None:
         """Return the sequence from which on the log has to be kept, so that a start can read the ids back."""
@@ -54,7 +53,7 @@ class DedupWindow:
         return next(iter(self._ids.values()), None)
 
     def repeats(self, ids: Ids, *, now: int) -> dict[int, int]:
-        """Return which of new messages repeat an id: by their sequence, that of the message they repeat.
+        """Count which of new messages repeat an id; return by their sequence that of the message they repeat.
 
         A message that repeats one of the same batch is one too.
         """
@@ -71,6 +70,7 @@ class DedupWindow:
                 new[message_id] = sequence
             else:
                 found[sequence] = first
+        self.duplicates += len(found)
         return found
 
     def add(self, ids: Ids, *, now: int) -> None:

@@ -139,17 +139,17 @@ class SettingsStore:
         own = settings.changed(settings.TOPIC_LEVEL, "topic", topic.settings, changes, now=now + topic.skew)
         resolved = settings.resolve(TopicSettings, self._topic_layers(topic, own))
         settings.check_topic(resolved, max_msg_size=self._max_msg_size)
-        before, topic.settings = topic.settings, own
+        before = topic.keep_settings(own)
         try:
             self._write()
         except NotSaved:
-            topic.settings = before
+            topic.keep_settings(before)
             raise
         self.apply_topic(topic, now=now)
 
     def give_topic(self, topic: Topic, own: Mapping[str, Any]) -> None:
         """Give a topic that has just been created settings of its own; it is saved with them."""
-        topic.settings = {**topic.settings, **own}
+        topic.keep_settings({**topic.settings, **own})
         topic.effective = self.of_topic(topic)
 
     def put_policy(self, policy: Policy, *, now: int) -> None:
@@ -221,9 +221,7 @@ class SettingsStore:
 
     def apply_topic(self, topic: Topic, *, now: int) -> None:
         """Put the settings of a topic and its channels in force."""
-        topic.effective = self.of_topic(topic)
-        topic.set_admission()
-        topic.set_dedup(now=now)
+        topic.apply(self.of_topic(topic), now=now)
         for channel in topic.channels.values():
             self.apply_channel(channel, now=now)
 

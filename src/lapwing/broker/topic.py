@@ -157,7 +157,6 @@ class Topic:
         if window is not None and batch.rows and not batch.own:
             new = kernel.message_ids(batch.rows)
             repeats = window.repeats(new, now=now)
-            window.duplicates += len(repeats)
             if len(repeats) == batch.count:
                 repeated = max(repeats.values())
             elif repeats:
@@ -423,6 +422,17 @@ class Topic:
 
     # --- orders from above -------------------------------------------------------------------------------------
 
+    def keep_settings(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have these settings of its own, which are not in force yet; return those before."""
+        before, self.settings = self.settings, own
+        return before
+
+    def apply(self, effective: TopicSettings, *, now: int) -> None:
+        """Put settings in force."""
+        self.effective = effective
+        self.set_admission()
+        self.set_dedup(now=now)
+
     def set_admission(self) -> None:
         """Put the limits on publishes in force, if there are any."""
         draining, problem, most = self._broker.draining, self._broker.memory_problem, self.options.max_msg_size
@@ -456,7 +466,7 @@ class Topic:
             except ReadFailed as error:
                 self.report(f"topic {self.name}: ids of earlier messages are not known, repeats may be stored: {error}")
             if before is not None:
-                window.duplicates, window.forgotten = before.duplicates, before.forgotten
+                window.continue_counts(before)
             self.dedup = window
             self.shut_inlet()
 
