@@ -200,3 +200,16 @@ def loaded_by_a_start(data_path: Path, *names: str) -> list[str]:
 
 def test_a_plain_start_loads_nothing_that_is_rarely_needed(tmp_path: Path) -> None:
     assert loaded_by_a_start(tmp_path, "lapwing.nsqd.tcp", *RARELY_NEEDED) == ["lapwing.nsqd.tcp"]
+
+
+def test_few_descriptors_are_enough_for_many_topics(tmp_path: Path) -> None:
+    flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={tmp_path}"]
+    limited = ["sh", "-c", 'ulimit -n 64; exec "$0" "$@"', *daemons.program("nsqd"), *flags]
+    daemon = daemons.Daemon(limited, doors=("TCP", "HTTP"))
+    try:
+        with Raw(daemon) as raw:
+            for number in range(100):
+                raw.ok(b"PUB few%d\n\0\0\0\1x" % number)
+        assert len(json.loads(get(daemon, "/stats?format=json"))["topics"]) == 100
+    finally:
+        daemon.kill()

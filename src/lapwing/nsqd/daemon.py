@@ -50,8 +50,7 @@ _SLICE: Final = 25  # topics that are saved before others have their turn
 _GRACE: Final = 2.0  # seconds for HTTP answers under way at a stop
 _CLOCK_MOVED: Final = 1_000_000  # ns that the broker's time has moved by when it is saved again
 _NAMED: Final = 5  # disk queues of NSQ that the warning names
-_FILES: Final = 512  # that logs keep open, at least
-_MOST_FILES: Final = 131_072  # and clients, at most
+_MOST_FILES: Final = 131_072  # that logs and clients keep open
 _ABOVE_ZERO: Final = (  # else nsqd would do nothing but this one thing, or never
     "checkpoint_interval", "http_client_connect_timeout", "http_client_request_timeout", "msg_timeout",
     "queue_scan_selection_count", "statsd_interval", "sync_timeout",
@@ -94,7 +93,7 @@ class Daemon:
             now=self.clock.now,
             report=self.log.warn,
             boot_id=boot_id(),
-            open_files=max(descriptors // 2, _FILES),  # the others are for clients
+            open_files=descriptors // 2,  # the others are for clients
         )
         self._resume_clock()
         try:
