@@ -1,9 +1,12 @@
 """Transports on one epoll set behave as the event loop's own do."""
 
 import asyncio
+import errno
 import random
+import resource
 import socket
 import struct
+from contextlib import suppress
 
 import pytest
 
@@ -260,3 +263,28 @@ def test_one_call_takes_what_a_flood_has_sent_up_to_a_limit_and_all_of_the_other
         for each in (flood, other):
             each.near.close()
             each.far.close()
+
+
+def test_want_of_memory_for_what_one_client_sends_leaves_the_others_theirs():
+    sockets = polled.SocketSet()
+    owners = [Owner(sockets) for _ in range(3)]
+    for owner, data in zip(owners, (b"first", bytes(100_000), b"last"), strict=True):
+        owner.near.send(data)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as statm:
+        held = int(statm.read().split()[0]) * resource.getpagesize()
+    hoard = []
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (held, limits[1]))
+        with suppress(MemoryError):
+            while True:
+                hoard.append(bytes(90_000))
+        found = sockets.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        sockets.close()
+        for each in owners:
+            each.near.close()
+            each.far.close()
+
+    assert dict(found) == {owners[0]: b"first", owners[1]: errno.ENOMEM, owners[2]: b"last"}

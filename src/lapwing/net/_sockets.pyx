@@ -5,7 +5,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetFromErrno
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
 from libc.stdint cimport int64_t, uint32_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close
@@ -224,9 +224,19 @@ cdef class SocketSet:
                         if taken == size:
                             continue
                 if size >= 0:
-                    found.append((owner, PyBytes_FromStringAndSize(self._buffer + taken, size - taken)))
+                    self._pass_on(found, owner, taken, size)
                 elif errno != EAGAIN and errno != EINTR:
                     found.append((owner, errno))
+        return 0
+
+    cdef int _pass_on(self, list found, owner, Py_ssize_t taken, Py_ssize_t size) except -1:
+        """Note what is left of received bytes; without memory for it this connection ends, and the others keep theirs."""
+        try:
+            rest = PyBytes_FromStringAndSize(self._buffer + taken, size - taken)
+        except MemoryError:
+            found.append((owner, ENOMEM))
+        else:
+            found.append((owner, rest))
         return 0
 
     def send(self, int fd, data, Py_ssize_t start=0):
