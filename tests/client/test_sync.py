@@ -62,6 +62,26 @@ async def test_closing_gives_back_what_was_not_answered():
         assert sorted(request.id for request in nsqd.said(c.Req)) == delivered
 
 
+async def test_a_message_that_comes_while_it_closes_counts_as_no_failure():
+    def script(address):
+        with SyncConsumer("t", "c", nsqd=address) as consumer:
+            consumer._closed = True  # as another thread has begun with `close`
+            closing.set()
+            released.wait(60)
+
+    closing, released = threading.Event(), threading.Event()
+    async with NsqdDouble() as nsqd:
+        running = asyncio.create_task(asyncio.to_thread(script, nsqd.address))
+        peer = await nsqd.subscriber(1)
+        await asyncio.to_thread(closing.wait, 60)
+        peer.deliver(b"1")
+        await nsqd.until(lambda: nsqd.said(c.Req))
+        released.set()
+        await running
+
+        assert [(request.delay, request.free) for request in nsqd.said(c.Req)] == [(0, True)]
+
+
 async def test_closing_lets_go_of_everybody_who_waits():
     async with NsqdDouble() as nsqd:
         consumer = await asyncio.to_thread(SyncConsumer, "t", "c", nsqd=nsqd.address)

@@ -273,7 +273,7 @@ class SyncConsumer(_BlockingClient):
 
     def _pass_on(self, message: Message) -> None:
         if self._closed:
-            message.requeue(0, backoff=False)
+            message.release()
         else:
             self._queue.put(message)
 
