@@ -195,3 +195,37 @@ def test_a_log_that_cannot_be_written_fails_its_publishes_and_nothing_else(tmp_p
     third = Talk(stage, intake)
     third.receive(pub(b"t0", b"after"))
     assert third.sent == ok
+
+
+def test_want_of_memory_leaves_nothing_half_taken(tmp_path: Path) -> None:
+    memory: Any = pytest.importorskip("_testcapi", reason="this Python cannot make allocations fail")
+    stage, intake = stage_with(tmp_path, intake=True)
+    failed = 0
+    for number in range(1, 60):
+        unlucky, other = Talk(stage, intake), Talk(stage, intake)
+        said = pub(b"t0", b"lost %d" % number) + pub(b"t1", b"lost") + dpub(b"t2", b"60000", b"lost")
+        error: MemoryError | None = None
+        memory.set_nomemory(number, number + 1)
+        try:
+            intake.offer(unlucky, said + mpub(b"t0", [b"lost"] * 3))
+        except MemoryError as raised:  # its connection ends
+            error = raised
+        finally:
+            memory.remove_mem_hooks()
+        failed += error is not None
+        other.receive(pub(b"t1", b"kept %d" % number) + pub(b"t2", b"at once %d" % number))
+
+        assert other.sent == b"\0\0\0\6\0\0\0\0OK" * 2
+        for name in ("t0", "t1", "t2"):
+            topic = stage.broker.topics[name]
+            count, size = topic.message_count, topic.message_bytes
+            kept = state(stage)[name]  # type: ignore[index]
+            assert (kept[0], kept[1], len(kept[2])) == (count, count, count)
+            assert sum(len(body) for _, body in kept[2]) == size
+            assert [int(identity, 16) & 0xFFFFFFFF for identity, _ in kept[2]] == list(range(count))
+        assert all(body != b"lost %d" % number for _, body in state(stage)["t1"][2])  # type: ignore[index]
+        bodies = [body for _, body in state(stage)["t2"][2]]  # type: ignore[index]
+        deferred = {extra.sequence for extra in stage.broker.topics["t2"].log.extras(0, len(bodies))}
+        assert deferred == {place for place, body in enumerate(bodies) if body == b"lost"}
+
+    assert failed > 5

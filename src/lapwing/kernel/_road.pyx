@@ -47,6 +47,30 @@ cdef inline int64_t steady() noexcept nogil:
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
+cdef class Extent:
+    def __init__(self, int64_t end, int64_t merge_bytes, int64_t reserved):
+        self.end, self.merge_bytes, self.reserved = end, merge_bytes, reserved
+
+
+cdef class Blocks:
+    def __init__(self, int64_t start):
+        self.firsts, self.blocks, self.end = [], [], start
+
+    def add(self, int64_t count, bytes frames):
+        self.put(count, frames)
+
+    cdef int put(self, int64_t count, bytes frames) except -1:
+        self.firsts.append(self.end)
+        try:
+            self.blocks.append(frames)
+        except MemoryError:
+            self.firsts.pop()
+            raise
+        self.end += count
+        self.bytes += PyBytes_GET_SIZE(frames)
+        return 0
+
+
 cdef class Tail:
     def __init__(self):
         self.next = self.end = self.written = 0
@@ -70,8 +94,12 @@ cdef class Tail:
     cdef int append(self, bytes frames, int64_t count) except -1:
         if self.fresh is None:
             self.wake()
-        self.fresh.append(frames)
         self.fresh_counts.append(count)
+        try:
+            self.fresh.append(frames)
+        except MemoryError:
+            self.fresh_counts.pop()
+            raise
         self.fresh_bytes += PyBytes_GET_SIZE(frames)
         self.next += count
         return 0
@@ -83,15 +111,18 @@ cdef class Tail:
         cdef const uint8_t *newest
         cdef int fd
         cdef list rows = self._pending_rows
+        cdef Extent segment
+        cdef Blocks window
         if not segments or not self.fresh or self._lazy:
             return False
-        segment = segments[len(segments) - 1]
+        segment = <Extent?>segments[len(segments) - 1]
+        window = <Blocks?>self._window
         last = segment.last
         if last is None or segment.torn or not segment.recorded_boot or (rows and not segment.extras.size):
             return False
         place = segment.size
         after = place + size
-        if after > <int64_t>segment.reserved or after > <int64_t>self.options.segment_bytes:
+        if after > segment.reserved or after > <int64_t>self.options.segment_bytes:
             return False
         if size > MOST_CHUNK or self.since_check + size >= MOST_UNCHECKED:
             return False
@@ -109,7 +140,10 @@ cdef class Tail:
             except OSError as error:
                 self.forget()
                 raise segment.failed(beside.file.path, beside.size, error) from error
-        file = segment.frames
+        sync, index, file = self._sync, segment.index, segment.frames
+        merges = <int64_t>last.length + size <= segment.merge_bytes and last.first >= sync.target
+        if merges:  # all that may want memory comes before any of it counts
+            grown_count, grown_length, crc = last.count + count, last.length + size, extend(last.crc, frames)
         fd = file.fd
         try:
             if fd < 0 or file.table.disk.pwrite is not WRITE or pwrite(fd, PyBytes_AS_STRING(frames), size, place) != size:
@@ -117,26 +151,21 @@ cdef class Tail:
         except OSError as error:
             self.forget()
             raise segment.failed(file.path, place, error) from error
-        sync = self._sync
-        if rows:
-            beside.size = last.attributes = rows_end
-        if <int64_t>last.length + size <= <int64_t>segment.merge_bytes and <int64_t>last.first >= <int64_t>sync.target:
-            last.count += count
-            last.length += size
-            last.crc = extend(last.crc, frames)
-            segment.size = after
-            segment.end += count
-            if time > <int64_t>segment.newest:
-                segment.newest = last.time = time
-            index = segment.index
+        (<set>sync.dirty).add(segment)
+        window.put(count, frames)
+        if merges:
+            if time > segment.newest:
+                last.time = segment.newest = time
+            last.count, last.length, last.crc = grown_count, grown_length, crc
+            segment.size, segment.end = after, segment.end + count
             if not index.unwritten:
                 index.unwritten = 1
         else:
-            segment.begin_chunk(count, frames, time)
-        self.since_check += size
-        (<set>sync.dirty).add(segment)
-        self._window.add(count, frames)
+            segment.begin_chunk(count, frames, time, rows_end if rows else segment.extras.size)
+        if rows:
+            beside.size = last.attributes = rows_end
         self.end = self.written = self.next
+        self.since_check += size
         if rows:
             self.keep_rows()
         self.fresh, self.fresh_counts = [], []
@@ -145,7 +174,7 @@ cdef class Tail:
         return True
 
     def _after_write(self):
-        cdef int64_t held = self._window.bytes, noted = self._noted_bytes, change
+        cdef int64_t held = (<Blocks>self._window).bytes, noted = self._noted_bytes, change
         change = held + <int64_t>self._recent_rows.bytes - noted
         if held > <int64_t>self.options.tail_bytes or change < 0 or change > noted >> 3:
             self.shrink_window()
@@ -231,8 +260,8 @@ cdef class Round:
         tail = inlet.tail
         if not inlet.open or tail.fresh is None or tail.next != tail.end:
             return False
-        inlet._touched, inlet._first, inlet._bytes, inlet._error = True, tail.end, 0, None
         self._touched.append(inlet)
+        inlet._touched, inlet._first, inlet._bytes, inlet._error = True, tail.end, 0, None
         return True
 
     cdef write(self):
@@ -337,15 +366,19 @@ cdef class NsqIntake(Receiver):
         cdef int64_t first = tail.next
         if self._used:
             frames = PyBytes_FromStringAndSize(<char *>self._frames, self._used)
+            tail.append(frames, messages)
             inlet._bytes += self._used - HEAD * messages
             self._used = 0
-            tail.append(frames, messages)
         else:
             first -= messages  # they were appended each for itself
         self._notes.append((owner, inlet, word, messages, commands, first))
         return 0
 
     cdef Py_ssize_t take(self, object owner, const char *data, Py_ssize_t size) except -1:
+        self._used = 0  # should the run before have failed, nothing of it goes into another
+        return self.take_commands(owner, data, size)
+
+    cdef Py_ssize_t take_commands(self, object owner, const char *data, Py_ssize_t size) except -1:
         cdef const uint8_t *p = <const uint8_t *>data
         cdef Py_ssize_t at = 0, name
         cdef const void *end
@@ -407,8 +440,8 @@ cdef class NsqIntake(Receiver):
                     frame = <uint8_t *>PyBytes_AS_STRING(alone)
                     put_head(frame, <uint32_t>body, <uint64_t>self._round.stamp(), inlet._base + <uint64_t>tail.next)
                     memcpy(frame + HEAD, p + place, body)
-                    inlet._bytes += body
                     tail.append(alone, 1)
+                    inlet._bytes += body
                     self.close_run(owner, current, "PUB", 1, 1)
                     at, current, line = place + body, None, 0
                     continue
@@ -458,10 +491,10 @@ cdef class NsqIntake(Receiver):
                 frame += HEAD + body
                 place += 4 + body
                 identity += 1
-            inlet._bytes += total - HEAD * count
-            tail.append(alone, count)
             if count > 1:
                 tail.several = True
+            tail.append(alone, count)
+            inlet._bytes += total - HEAD * count
             self.close_run(owner, inlet, "MPUB", count, 1)
             at = place
         if current is not None:
@@ -513,8 +546,13 @@ cdef class NsqIntake(Receiver):
         if delay:
             (<list>tail._pending_rows).append(self._rows(tail.next, tail.next, b"[%d,%d,{}]" % (tail.next, delay)))
             inlet.topic.has_extras = True
+        try:
+            tail.append(alone, 1)
+        except MemoryError:
+            if delay:
+                (<list>tail._pending_rows).pop()
+            raise
         inlet._bytes += body
-        tail.append(alone, 1)
         self.close_run(owner, inlet, "DPUB", 1, 1)
         return place + body
 
@@ -664,7 +702,7 @@ cdef class RedisIntake(Receiver):
     ) except -1:
         """Append the entries of a run of XADDs to one stream."""
         cdef Py_ssize_t most = (end - at) + count * (HEAD + 16), used = 0, body
-        cdef int64_t stamp = self._round.stamp(), newest, number
+        cdef int64_t stamp = self._round.stamp(), newest, number, bodies = 0
         cdef Xadd found
         cdef Tail tail = stream.inlet.tail
         cdef int64_t first = tail.next
@@ -684,9 +722,10 @@ cdef class RedisIntake(Receiver):
                 self._frames + used, p, &found, PyBytes_AS_STRING(field), PyBytes_GET_SIZE(field),
                 <uint64_t>stamp, stream.inlet._base + <uint64_t>(first + number),
             )
-            stream.inlet._bytes += body
+            bodies += body
             used += HEAD + body
         tail.append(PyBytes_FromStringAndSize(<char *>self._frames, used), count)
+        stream.inlet._bytes += bodies
         self._notes.append((owner, stream.inlet, stamp // 1000000, first, count))
         return 0
 

@@ -14,6 +14,41 @@ _PAGE_BITS: Final = 12  # a write within one page of 4096 bytes is there or not 
 _TIME: Final = Struct(">q")
 
 
+class Extent:
+    """The numbers of a segment that change with each write: where its messages and bytes end, and its last chunk."""
+
+    __slots__ = ("end", "last", "merge_bytes", "newest", "recorded_boot", "reserved", "size", "torn")
+
+    def __init__(self, end: int, merge_bytes: int, reserved: int) -> None:
+        self.end = end
+        self.size = 0  # bytes of frames that are known to be written
+        self.newest = 0  # ns, the time of the newest message
+        self.merge_bytes = merge_bytes  # a chunk is added to by later writes up to this length
+        self.recorded_boot = False  # whether the last record in the index names this run of the machine
+        self.last: Any = None  # the last chunk, where it may be added to
+        self.reserved = reserved  # up to here no more room need be reserved
+        self.torn = False  # bytes beyond the known sizes could not be cut off yet
+
+
+class Blocks:
+    """Blocks of frames without a hole between them, up to the sequence `end`; `firsts` has where each begins."""
+
+    __slots__ = ("blocks", "bytes", "end", "firsts")
+
+    def __init__(self, start: int) -> None:
+        self.firsts: list[int] = []
+        self.blocks: list[bytes] = []
+        self.end = start
+        self.bytes = 0
+
+    def add(self, count: int, frames: bytes) -> None:
+        """Put `count` more messages at the end."""
+        self.firsts.append(self.end)
+        self.blocks.append(frames)
+        self.end += count
+        self.bytes += len(frames)
+
+
 class Tail:
     """The end of one log. The log's writer is a subclass, and does what needs more care.
 
@@ -75,6 +110,7 @@ class Tail:
             return False
         time: int = _TIME.unpack_from(fresh[-1], 8)[0]
         frames = fresh[0] if len(fresh) == 1 else b"".join(fresh)
+        rows_end = segment.extras.size
         if rows:
             beside = segment.extras
             try:
@@ -88,8 +124,8 @@ class Tail:
             self.forget()
             raise segment.failed(segment.frames.path, place, error) from error
         count, sync, window = self.next - self.end, log._sync, log._window
-        if rows:
-            beside.size = last.attributes = rows_end
+        sync.dirty.add(segment)
+        window.add(count, frames)
         if last.length + size <= segment.merge_bytes and last.first >= sync.target:
             last.count += count
             last.length += size
@@ -101,10 +137,10 @@ class Tail:
             if not segment.index.unwritten:
                 segment.index.unwritten = 1
         else:
-            segment.begin_chunk(count, frames, time)
+            segment.begin_chunk(count, frames, time, rows_end)
+        if rows:
+            segment.extras.size = last.attributes = rows_end
         self.since_check += size
-        sync.dirty.add(segment)
-        window.add(count, frames)
         self.end = self.written = self.next
         if rows:
             log.keep_rows()

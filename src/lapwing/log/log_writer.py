@@ -131,10 +131,20 @@ class LogWriter(kernel.Tail):
         self.shrink_window()
 
     def take_back(self) -> None:
-        """Forget what was appended and not flushed; what a flush that raised has left is cut off by the next one."""
+        """Forget what was appended and not flushed; what a flush that raised has left is cut off by the next one.
+
+        Where the flush had come so far that the last segment has it, it counts: no sequence is given out twice.
+        """
         self.forget()
-        if self._segments:
-            self._segments[-1].torn = True
+        self._window.cut(self.end)
+        if not self._segments:
+            return
+        last = self._segments[-1]
+        last.torn = True
+        if last.end > self.end:
+            self.next = self.end = self.written = self._rows_end = last.end
+            self._window.clear(last.end)
+            self._recent_rows, self._unwritten_rows = RecentRows(last.end), []
 
     def forget(self) -> None:
         """Drop what was appended and is not written, with what lies beside it."""
@@ -216,15 +226,16 @@ class LogWriter(kernel.Tail):
         else:
             segment = self._roll()
             try:
+                all_segments, firsts = [*segments, segment], [*self._firsts, segment.first]
+                self._sync.wrote(segment, created=True)
                 segment.write(batches, extras)
-            except WriteFailed:
+            except Exception:
+                self._sync.deleted(segment)
                 self._unroll(segment)
                 raise
+            self._segments, self._firsts = all_segments, firsts
             if segments:
                 segments[-1].give_back()
-            segments.append(segment)
-            self._firsts.append(segment.first)
-            self._sync.wrote(segment, created=True)
 
     def _check_space(self, size: int) -> None:
         """Refuse before the disk is so full that nothing else works either."""

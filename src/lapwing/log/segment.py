@@ -63,32 +63,23 @@ def joined(batches: Sequence[Batch]) -> list[Batch]:
     return made
 
 
-class Segment:
+class Segment(kernel.Extent):
     """The messages [first, end) of a log: `size` bytes of frames that are known to be written.
 
     What lies beyond the known sizes is not there: a failed write is undone before the next one begins.
     """
 
-    __slots__ = (
-        "boot", "end", "extras", "first", "frames", "index", "last", "merge_bytes", "name", "newest", "recorded_boot",
-        "reserved", "size", "synced", "synced_extras", "torn",
-    )
+    __slots__ = ("boot", "extras", "first", "frames", "index", "name", "synced", "synced_extras")
+    last: Chunk | None
 
     def __init__(self, directory: str, first: int, files: OpenFiles, merge_bytes: int, boot: int = 0) -> None:
+        super().__init__(first, merge_bytes, _BUSY)
         self.name = f"{first:0{DIGITS}d}"
         path = os.path.join(directory, self.name)
         self.first = first
-        self.end = first
-        self.size = 0
         self.synced = 0  # bytes of frames that are known to be synced
         self.synced_extras = 0  # the same of attributes
-        self.newest = 0  # ns, the time of the newest message
-        self.merge_bytes = merge_bytes  # a chunk is added to by later writes up to this length
         self.boot = boot  # names this run of the machine; 0: not known
-        self.recorded_boot = False  # whether the last record in the index names it
-        self.last: Chunk | None = None  # the last chunk, where it may be added to
-        self.reserved = _BUSY  # up to here no more room need be reserved
-        self.torn = False  # bytes beyond the known sizes could not be cut off yet
         self.frames = File(path + ".log", files)
         self.index = Index(File(path + ".idx", files))
         self.extras = ExtrasFile(File(path + ".aux", files))
@@ -116,16 +107,14 @@ class Segment:
             self.mend()
         self._write(batches, extras, synced, atomic)
 
-    def begin_chunk(self, count: int, frames: bytes, time: int) -> None:
+    def begin_chunk(self, count: int, frames: bytes, time: int, attributes: int) -> None:
         """Make frames count that were written behind the last ones, as a new chunk. Its record is written later."""
         crc, newest = kernel.crc32c(frames), max(self.newest, time)
-        beside = self.extras.size
-        chunk = Chunk(self.end, self.size, newest, count, len(frames), crc, boot=self.boot, attributes=beside)
-        self.index.count += 1
-        self.index.recent.append(chunk)
-        self.index.unwritten += 1
-        self.last = chunk
-        self.size, self.end, self.newest = chunk.stop, chunk.end, chunk.time
+        chunk = Chunk(self.end, self.size, newest, count, len(frames), crc, boot=self.boot, attributes=attributes)
+        stop, end, count, unwritten = chunk.stop, chunk.end, self.index.count + 1, self.index.unwritten + 1
+        self.index.recent.append(chunk)  # the last that may want memory: all of it counts, or nothing
+        self.index.count, self.index.unwritten, self.last = count, unwritten, chunk
+        self.size, self.end, self.newest = stop, end, newest
 
     def _write(self, batches: Sequence[Batch], extras: Sequence[Rows], synced: int, atomic: bool) -> None:
         index, beside = self.index, extras_file.encode(extras) if extras else b""
@@ -153,19 +142,15 @@ class Segment:
                 self._reserve(place)
         except OSError as error:
             raise self.failed(step.path, place, error) from error
-        if grown:
-            index.recent.pop()
-        index.recent += chunks
-        index.count += len(chunks) - grown
-        if first:
+        last, count = chunks[-1], index.count + len(chunks) - grown
+        end, unwritten = last.end, max(index.unwritten - grown, 0) + len(chunks)
+        recent = chunks[-1:] if first else index.recent[: len(index.recent) - grown] + chunks
+        if first:  # from here on nothing wants memory: all of it counts, or nothing
             self.recorded_boot = bool(self.boot)
-            index.unwritten = 0
-            chunks[-1].recorded()
-            del index.recent[:-1]
-        else:
-            index.unwritten = max(index.unwritten - grown, 0) + len(chunks)
-        self.last = chunks[-1]
-        self.size, self.end, self.newest, self.extras.size = place, self.last.end, self.last.time, attributes
+            last.recorded()
+            unwritten = 0
+        index.recent, index.count, index.unwritten = recent, count, unwritten
+        self.last, self.size, self.end, self.newest, self.extras.size = last, place, end, last.time, attributes
 
     def _chunks(self, batches: Sequence[Batch], synced: int, attributes: int) -> tuple[list[Chunk], bool]:
         """Return the chunks that `batches` make, and whether the first of them is the last one so far, grown."""

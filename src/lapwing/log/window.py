@@ -1,31 +1,20 @@
 """The newest blocks of a log, in memory, found by sequence."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
+from lapwing import kernel
 
-class Window:
-    """Blocks of frames without a hole between them: [start, end)."""
 
-    __slots__ = ("blocks", "bytes", "end", "firsts")
+class Window(kernel.Blocks):
+    """The newest of them: [start, end)."""
 
-    def __init__(self, start: int) -> None:
-        self.firsts: list[int] = []
-        self.blocks: list[bytes] = []
-        self.end = start
-        self.bytes = 0
+    __slots__ = ()
 
     @property
     def start(self) -> int:
         """The first sequence held; `end` when nothing is."""
         return self.firsts[0] if self.firsts else self.end
-
-    def add(self, count: int, frames: bytes) -> None:
-        """Put `count` more messages at the end."""
-        self.firsts.append(self.end)
-        self.blocks.append(frames)
-        self.end += count
-        self.bytes += len(frames)
 
     def block(self, sequence: int, limit: int) -> tuple[int, int, bytes]:
         """Frames from a block boundary at or before `sequence` (which must be held) on: first, end, frames.
@@ -72,6 +61,13 @@ class Window:
         if gone:
             del firsts[:gone]
             del self.blocks[:gone]
+
+    def cut(self, end: int) -> None:
+        """Drop what begins at `end` or later."""
+        at = bisect_left(self.firsts, end)
+        del self.firsts[at:], self.blocks[at:]
+        self.bytes = sum(map(len, self.blocks))
+        self.end = end
 
     def clear(self, start: int) -> None:
         """Hold nothing; the next block begins at `start`."""

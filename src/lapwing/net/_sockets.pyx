@@ -131,8 +131,8 @@ cdef class SocketSet:
         """Receive from every socket that is ready: a list of (owner, what).
 
         The `receiver` of an owner, if it has one, takes what needs no look, and it is answered at once; only the rest is
-        in the list. `what` is the bytes received, empty at the end of input; an errno where the connection failed; None
-        where the socket has room to write again. One call takes at most `LIMIT` bytes from a socket, unless receivers
+        in the list. `what` is the bytes received, empty at the end of input; an errno where the connection failed, or what
+        its receiver raised; None where the socket has room to write again. One call takes at most `LIMIT` bytes from a socket, unless receivers
         take all that comes, and then goes on for no longer than `STAY`.
         """
         cdef list found = [], used
@@ -218,9 +218,15 @@ cdef class SocketSet:
                     expected = owner.receiver
                     if expected is not None:
                         receiver = <Receiver?>expected
-                        taken = receiver.take(owner, self._buffer, size)
+                        failure = None
+                        try:
+                            taken = receiver.take(owner, self._buffer, size)
+                        except Exception as error:  # such as want of memory: it ends this connection alone
+                            taken, failure = size, error
                         if taken and receiver not in used:
                             used.append(receiver)
+                        if failure is not None:
+                            found.append((owner, failure))
                         if taken == size:
                             continue
                 if size >= 0:

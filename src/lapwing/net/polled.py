@@ -148,9 +148,11 @@ class PolledTransport(asyncio.Transport):
 
     # --- events ------------------------------------------------------------------------------------------------
 
-    def give(self, what: bytes | int | None) -> None:
+    def give(self, what: bytes | int | Exception | None) -> None:
         """Give the protocol what was received. A failure is reported, and ends this connection alone."""
         try:
+            if isinstance(what, Exception):
+                raise what
             self.received(what)
         except Exception as error:  # as the event loop does: the others must get what came for them
             message = "a protocol failed on what it received"
