@@ -247,7 +247,7 @@ def test_pending_messages_are_seen_taken_and_cancelled(ui, broker, broker_admin,
     assert channel_of(broker, topic)["deferred_count"] == 2
     entries = audited(broker_audit, "claim_messages", topic)
     assert [entry["outcome"] for entry in entries] == ["", "", ""]
-    assert entries[1]["detail"] == "state in_flight, limit 100, action defer, delay 3600000"
+    assert entries[1]["detail"] == "state in_flight, limit 100, action defer, delay 1h"
 
 
 def test_a_reader_sees_letters_and_pending_messages_and_changes_nothing(page, broker, broker_reader, dead, stack):

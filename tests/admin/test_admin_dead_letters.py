@@ -2,18 +2,27 @@
 
 import pytest
 
-from lapwing.admin.dead_letters import LetterFilter, dead_topics, merge_groups, merge_letters, parse_field
+from lapwing.admin.dead_letters import dead_topics, letter_filter, merge_groups, merge_letters, parse_field
 from lapwing.admin.pages.dead_actions import parse_limit
 from lapwing.admin.pages.dead_rows import letter_message, task_row
-from lapwing.admin.pages.pending import claim_document, claimed, entry_row
-from lapwing.client.cluster_changes import NodeResult
+from lapwing.admin.pages.pending import claim_members, claimed, entry_row
+from lapwing.client.admin_results import (
+    Claimed,
+    DeadGroups,
+    DeadLetter,
+    DeadLetters,
+    NodeResult,
+    PendingMessage,
+    Results,
+)
 from lapwing.errors import ConfigError
 
 
 def letter(sequence: int, at: str = "2026-11-15T09:30:00Z", **more: object) -> dict[str, object]:
     known = {"topic": "orders", "channel": "billing", "reason": "attempts", "error": "KeyError", "failures": 3}
     times = {"at": at, "published": at, "first_failed": None, "consumer": "nsq:a:1", "id": "1f", "deliveries": 3}
-    return {"sequence": sequence, **known, **times, "count": 1, "headers": {}, "body": "{}", **more}
+    rest = {"count": 1, "headers": {}, "held": False, "size": 2, "body": "{}"}
+    return {"sequence": sequence, **known, **times, **rest, **more}
 
 
 def task(**more: object) -> dict[str, object]:
@@ -36,17 +45,13 @@ def test_dead_topics_are_summed_over_nodes_with_their_redrives():
 
 def test_groups_of_nodes_are_joined_and_the_largest_comes_first():
     same = {"topic": "orders", "channel": "billing", "reason": "attempts"}
+    one = [
+        {**same, "error": "x", "letters": 2, "first": "2", "last": "4", "sample": 1},
+        {**same, "error": "y", "letters": 3, "first": "1", "last": "1", "sample": 0},
+    ]
+    two = [{**same, "error": "x", "letters": 5, "first": "3", "last": "9", "sample": 8}]
     groups, others = merge_groups(
-        {
-            "a": {
-                "groups": [
-                    {**same, "error": "x", "letters": 2, "first": "2", "last": "4", "sample": 1},
-                    {**same, "error": "y", "letters": 3, "first": "1", "last": "1", "sample": 0},
-                ],
-                "others": 4,
-            },
-            "b": {"groups": [{**same, "error": "x", "letters": 5, "first": "3", "last": "9", "sample": 8}]},
-        }
+        {"a": DeadGroups.of({"groups": one, "others": 4}), "b": DeadGroups.of({"groups": two, "others": 0})}
     )
 
     assert [(each["error"], each["letters"], each["first"], each["last"], each["sample"]) for each in groups] == [
@@ -57,10 +62,11 @@ def test_groups_of_nodes_are_joined_and_the_largest_comes_first():
 
 
 def test_a_page_of_letters_ends_where_the_next_begins_on_each_node():
-    answers = {
-        "a": {"letters": [letter(4, "2026-11-15T09:30:01Z"), letter(5, "2026-11-15T09:30:04Z")], "next": None},
-        "b": {"letters": [letter(9, "2026-11-15T09:30:02Z")], "next": None},
+    given = {
+        "a": [letter(4, "2026-11-15T09:30:01Z"), letter(5, "2026-11-15T09:30:04Z")],
+        "b": [letter(9, "2026-11-15T09:30:02Z")],
     }
+    answers = {node: DeadLetters(tuple(map(DeadLetter.of, each)), document=each) for node, each in given.items()}
     page = merge_letters(answers, after={"b": 7}, limit=2)
 
     assert [(each["in"], each["sequence"]) for each in page.letters] == [("a", 4), ("b", 9)]
@@ -70,15 +76,16 @@ def test_a_page_of_letters_ends_where_the_next_begins_on_each_node():
 
 
 def test_a_filter_is_written_as_nsqd_expects_it():
-    wanted = LetterFilter(source="orders", reason="attempts", field="/customer/id=17", since="2h")
+    given = {"source": "orders", "reason": "attempts", "field": "/customer/id=17", "since": "2h"}
+    wanted = letter_filter(given)
 
-    assert wanted.to_document() == {
+    assert wanted.document() == {
         "topic": "orders",
         "reason": "attempts",
         "fields": {"/customer/id": 17},
         "since": "2h",
     }
-    assert wanted.to_query() == {
+    assert wanted.params() == {
         "source": "orders",
         "reason": "attempts",
         "fields": '{"/customer/id": 17}',
@@ -109,31 +116,32 @@ def test_a_redrive_is_shown_with_what_it_skipped():
 
 
 def test_a_claim_names_its_messages_or_is_refused():
-    assert claim_document("in_flight", " worker ", "5m", "10") == {
+    assert claim_members("in_flight", " worker ", "5m", "10") == {
         "state": "in_flight",
         "limit": 10,
         "holder": "worker",
-        "min_idle": 300_000,
+        "min_idle": 300.0,
     }
-    assert claim_document("deferred", "", "", "100") == {"state": "deferred", "limit": 100}
+    assert claim_members("deferred", "", "", "100") == {"state": "deferred", "limit": 100}
     for limit, idle in (("0", ""), ("many", ""), ("10001", ""), ("1", "soon")):
         with pytest.raises((ValueError, ConfigError), match=r"1 to 10,000|write numbers with units"):
-            claim_document("in_flight", "", idle, limit)
+            claim_members("in_flight", "", idle, limit)
     with pytest.raises(ValueError, match="whole number"):
         parse_limit("some")
 
 
 def test_a_claim_reports_how_many_it_took_and_whether_there_are_more():
-    took = NodeResult("a", {"claimed": 100, "next": 7})
-    none = NodeResult("b", {"claimed": 0, "next": None})
+    took = NodeResult("a", Claimed(100, more=True, document={}))
+    none = NodeResult("b", Claimed(0, document={}))
 
-    assert claimed([took, none], "Finished") == "Finished 100 messages; there are more"
-    assert claimed([none], "Finished") == "Nothing was changed: no message fits"
+    assert claimed(Results((took, none)), "Finished") == "Finished 100 messages; there are more"
+    assert claimed(Results((none,)), "Finished") == "Nothing was changed: no message fits"
 
 
 def test_a_pending_message_offers_what_fits_its_state():
-    entry = {"sequence": 4, "holder": None, "idle": None, "deadline": "2026-11-15T09:30:00Z"}
-    entry |= {"deliveries": 0, "failures": 0, "error": None, "size": 5}
+    about = {"sequence": 4, "id": "1f", "state": "deferred", "holder": None, "idle": None}
+    about |= {"deadline": "2026-11-15T09:30:00Z", "deliveries": 0, "failures": 0, "error": None, "size": 5}
+    entry = PendingMessage.of(about)
 
     deferred = entry_row(entry, "a", "/nodes/a", "deferred", may_change=True)
     assert [label for _, label, _ in deferred[-1]] == ["Deliver now …", "Cancel the message …", "Reject …", "Defer …"]

@@ -10,7 +10,10 @@ import pytest
 from admin_stage import start_nsqadmin
 
 from daemons import Daemon, nsqd, start_nsqlookupd, until
-from lapwing.client.cluster_changes import ClusterChanges
+from lapwing.admin.access import Visitor
+from lapwing.admin.actions import Actions
+from lapwing.admin.audit import Audit
+from lapwing.client.admin import Admin
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.client.log_reader import TopicLogs
@@ -109,15 +112,13 @@ async def test_messages_are_read_without_being_consumed(stack):
 
 async def test_a_message_is_published_with_its_headers_and_its_delay(stack):
     node = f"127.0.0.1:{stack.one.http_port}"
-    http = DaemonHttp()
-    try:
-        changes = ClusterChanges(ClusterClient(http, lookupds=[stack.lookupd.http]))
-        await changes.publish("sent", b"now", node=node, headers={"k": "v"})
-        await changes.publish("sent", b"later", node=node, headers={}, defer=60_000)
+    visitor = Visitor("ann", "127.0.0.1", may_read=True, may_change=True)
+    async with Admin(lookupd=stack.lookupd.http) as admin:
+        actions = Actions(admin, Audit())
+        await actions.publish(visitor, "sent", b"now", node=node, headers={"k": "v"})
+        await actions.publish(visitor, "sent", b"later", node=node, headers={}, defer=60_000)
         with pytest.raises(CallFailed):
-            await changes.publish("sent", b"never", node=node, headers={}, defer=10**12)
-    finally:
-        await http.aclose()
+            await actions.publish(visitor, "sent", b"never", node=node, headers={}, defer=10**12)
 
     assert stack.read(stack.one, "sent") == [("now", {"k": "v"}), ("later", {})]
 

@@ -12,8 +12,7 @@ import pytest
 
 from daemons import Daemon, nsqd, start_nsqlookupd, until
 from lapwing import Admin, Producer, SyncAdmin
-from lapwing.client import cluster_changes
-from lapwing.client.admin import LetterFilter, target
+from lapwing.client.admin import LetterFilter, _Nodes, target
 from lapwing.client.admin_results import Claimed, NodesFailed, Redrive, Results, Seek, SeveralNodes
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_client import NoSuchNode, NothingThere, UpstreamFailed
@@ -101,6 +100,53 @@ async def test_a_topic_is_created_changed_looked_at_and_deleted_on_every_node(cl
     assert (len(kept), seen) == (0, [counts])
     assert [each.waiting for each in emptied.answers.values()] == [0, 0]
     assert len(gone) == 2
+
+
+async def test_a_topic_that_only_nsqlookupd_knows_is_registered_and_deleted(cluster: Cluster) -> None:
+    async with Admin(lookupd=cluster.lookupd.http) as admin:
+        await admin.register("ahead", "c")
+        known = (await admin.cluster.inactive_topics()).value
+        with pytest.raises(NothingThere, match="no nsqd has a topic 'ahead'"):
+            await admin.pause("ahead")
+        gone = await admin.delete("ahead")
+        after = (await admin.cluster.inactive_topics()).value
+        with pytest.raises(NothingThere, match="no nsqlookupd knows a topic 'ahead'"):
+            await admin.delete("ahead")
+
+    assert (known["ahead"], len(gone)) == (["c"], 0)
+    assert "ahead" not in after
+
+
+async def test_a_tombstoned_topic_is_gone_from_one_node(cluster: Cluster) -> None:
+    name = await cluster.topic()
+    async with Admin(lookupd=cluster.lookupd.http) as admin:
+        await admin.tombstone(name, cluster.names[1])
+        holders = await admin.counts(name)
+        with pytest.raises(NoSuchNode, match="nowhere:1: expected one of"):
+            await admin.tombstone(name, "nowhere:1")
+
+    assert [each.there for each in holders.answers.values()] == [True]
+
+
+async def test_pages_begin_behind_another_place_on_each_node(cluster: Cluster) -> None:
+    name = await cluster.topic(b"one", b"two", b"three")
+    first, second = cluster.names
+    async with Admin(cluster.names) as admin:
+        page = (await admin.pending(name, "c", count=2)).answers
+        rest = (await admin.pending(name, "c", after={first: page[first].next or 0})).answers
+        some = (await admin.claim(name, "c", "reject", state="deferred", limit=2)).answers
+        all_ = (await admin.claim(name, "c", "reject", state="deferred")).answers
+
+    assert [each.next is not None for each in page.values()] == [True, True]
+    assert (len(rest[first].entries), len(rest[second].entries)) == (1, 3)
+    assert ([each.more for each in some.values()], [each.more for each in all_.values()]) == ([True] * 2, [False] * 2)
+
+
+async def test_settings_are_described_by_the_first_node_that_knows_them(cluster: Cluster) -> None:
+    async with Admin(["127.0.0.1:1", *cluster.names]) as admin:
+        described = await admin.describe_settings()
+
+    assert "max_attempts" in [each["name"] for each in described["channel"]]
 
 
 async def test_policies_are_set_listed_and_removed(cluster: Cluster) -> None:
@@ -274,7 +320,8 @@ async def test_all_nodes_are_asked_at_the_same_time() -> None:
             await begun.wait()
         return node.name
 
-    results = await cluster_changes.on_each(nodes, change)
+    async with Admin() as admin:
+        results = await admin._each(_Nodes(nodes), change)
     assert [result.answer for result in results] == ["n:1", "n:2", "n:3"]
 
 

@@ -6,14 +6,13 @@ from typing import Any, Final
 
 from lapwing import names
 from lapwing.admin.access import inside, parse_networks
-from lapwing.admin.actions import Forbidden
+from lapwing.admin.actions import ACTS, Forbidden, warning_of
 from lapwing.admin.asgi import BodyTooBig, Respond, WebRequest, WebRoute, json_body
 from lapwing.admin.flow_history import hint
 from lapwing.admin.flow_windows import RANGES
 from lapwing.admin.graphite import GraphiteFailed
 from lapwing.admin.metrics import exposition
-from lapwing.admin.services import Admin
-from lapwing.client.cluster_changes import ACTIONS
+from lapwing.admin.services import Services
 from lapwing.client.cluster_client import Found, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.net.answers import Answer, failure, plain, text, value
 from lapwing.net.prometheus import CONTENT_TYPE
@@ -54,7 +53,7 @@ def translated(respond: Respond) -> Respond:
 class Api:
     """The routes below `/api`, and `/ping`, `/config`, `/render`."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: Services) -> None:
         self._admin = admin
         cidr = admin.options.allow_config_from_cidr
         self._config_from = parse_networks([cidr]) if cidr else None  # None: from everywhere
@@ -175,17 +174,17 @@ class Api:
             raise Invalid("INVALID_TOPIC")
         if channel and not names.valid(channel):
             raise Invalid("INVALID_CHANNEL")
-        outcome = await self._admin.actions.create(
+        results = await self._admin.actions.create(
             request.visitor, topic, channel, node=_text(asked, "node"), url=request.url
         )
-        return self._done(outcome.message)
+        return self._done(warning_of(results))
 
     async def act(self, request: WebRequest) -> Answer:
         asked = await self._asked(request, words="decoder")
         action = _text(asked, "action")
-        if action not in ACTIONS:
+        if action not in ACTS:
             raise Invalid("INVALID_ACTION")
-        outcome = await self._admin.actions.act(
+        results = await self._admin.actions.act(
             request.visitor,
             action,
             request.names["topic"],
@@ -193,22 +192,22 @@ class Api:
             node=_text(asked, "node"),
             url=request.url,
         )
-        return self._done(outcome.message)
+        return self._done(warning_of(results))
 
     async def delete(self, request: WebRequest) -> Answer:
         self._may_change(request)
-        outcome = await self._admin.actions.delete(
+        results = await self._admin.actions.delete(
             request.visitor, request.names["topic"], request.names.get("channel", ""), url=request.url
         )
-        return self._done(outcome.message)
+        return self._done(warning_of(results))
 
     async def tombstone(self, request: WebRequest) -> Answer:
         asked = await self._asked(request, words="INVALID_BODY")
         topic = _text(asked, "topic")
         if not names.valid(topic):
             raise Invalid("INVALID_TOPIC")
-        outcome = await self._admin.actions.tombstone(request.visitor, topic, request.names["node"], url=request.url)
-        return self._done(outcome.message)
+        results = await self._admin.actions.tombstone(request.visitor, topic, request.names["node"], url=request.url)
+        return self._done(warning_of(results))
 
     def _may_change(self, request: WebRequest) -> None:
         if not request.visitor.may_change:  # before the body is read

@@ -18,7 +18,7 @@ from lapwing.admin.firewall import Firewall
 from lapwing.admin.lazy_pages import LazyPages
 from lapwing.admin.login import login_routes
 from lapwing.admin.options import AdminOptions
-from lapwing.admin.services import Admin, auth_secret, build, can_name_users
+from lapwing.admin.services import Services, auth_secret, build, can_name_users
 from lapwing.admin.static import static_routes
 from lapwing.errors import ConfigError
 from lapwing.names import NSQ_VERSION
@@ -44,7 +44,7 @@ PAGES: Final = (
 )
 
 
-def application(admin: Admin, pages: AsgiApp) -> Firewall:
+def application(admin: Services, pages: AsgiApp) -> Firewall:
     """Return the ASGI application: API, login, static files, and the pages of `pages`."""
     options = admin.options
     routes = [
@@ -127,7 +127,7 @@ def _listen(address: str) -> Listener:
         raise ConfigError(error.strerror) from error
 
 
-async def _serve(admin: Admin, listener: Listener, log: Log) -> None:
+async def _serve(admin: Services, listener: Listener, log: Log) -> None:
     import uvicorn
 
     stopping = asyncio.Event()
@@ -172,7 +172,7 @@ async def _serve(admin: Admin, listener: Listener, log: Log) -> None:
 
 
 @asynccontextmanager
-async def _background(admin: Admin) -> AsyncIterator[None]:
+async def _background(admin: Services) -> AsyncIterator[None]:
     """Run the poller, the reader of flow windows and the notifier while the daemon serves."""
     tasks = [asyncio.create_task(admin.poller.run()), asyncio.create_task(admin.flow.run())]
     if admin.notifier is not None:

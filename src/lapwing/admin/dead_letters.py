@@ -2,48 +2,26 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
+from lapwing.client.admin import LetterFilter
+from lapwing.client.admin_results import DeadGroups, DeadLetters
 from lapwing.client.cluster import Json
 
 DEAD_CHANNEL: Final = "dead"  # the channel of a dead-letter topic that holds the letters
 REASONS: Final = ("attempts", "rejected", "expired", "overflow")
 
 
-@dataclass(frozen=True, slots=True)
-class LetterFilter:
-    """A condition for dead letters, as the page's address has it. An empty filter means all of them."""
+CONDITIONS: Final = ("source", "channel", "reason", "error", "text", "pattern", "field", "since", "until")
 
-    source: str = ""  # the topic that a letter comes from
-    channel: str = ""
-    reason: str = ""
-    error: str = ""  # contained in the error
-    text: str = ""  # contained in the body
-    pattern: str = ""  # an RE2 expression found in the body
-    field: str = ""  # `/customer/id=17`: a JSON pointer into the body, and its value
-    since: str = ""
-    until: str = ""
 
-    def given(self) -> dict[str, str]:
-        """Return the conditions that are not empty."""
-        return {key: value for key, value in asdict(self).items() if value}
-
-    def to_document(self) -> Json:
-        """Return the filter as nsqd expects it in a body. Raises `ValueError` with a sentence for the user."""
-        document: Json = {key: value for key, value in self.given().items() if key not in ("source", "field")}
-        if self.source:
-            document["topic"] = self.source
-        if self.field:
-            document["fields"] = parse_field(self.field)
-        return document
-
-    def to_query(self) -> dict[str, str]:
-        """Return the filter as nsqd expects it in a query. Raises `ValueError` with a sentence for the user."""
-        query = {key: value for key, value in self.given().items() if key != "field"}
-        if self.field:
-            query["fields"] = json.dumps(parse_field(self.field))
-        return query
+def letter_filter(given: Mapping[str, str]) -> LetterFilter:
+    """Return the filter for conditions as the page's address has them. Raises `ValueError` with a sentence."""
+    members: dict[str, Any] = dict(given)
+    if "field" in members:
+        members["fields"] = parse_field(members.pop("field"))
+    return LetterFilter(topic=members.pop("source", ""), **members)
 
 
 def parse_field(text: str) -> Json:
@@ -87,24 +65,24 @@ def dead_topics(answers: Mapping[str, Json]) -> dict[str, DeadTopic]:
     }
 
 
-def merge_groups(answers: Mapping[str, Json]) -> tuple[list[Json], int]:
+def merge_groups(answers: Mapping[str, DeadGroups]) -> tuple[list[Json], int]:
     """Join the groups of nodes by origin, reason and error, the largest first; and count the letters in no group.
 
     A group's `sample` is `node|sequence`.
     """
     found: dict[tuple[str, str, str, str], Json] = {}
     for node, answer in answers.items():
-        for each in answer["groups"]:
-            key = each["topic"], each["channel"], each["reason"], each["error"]
+        for each in answer.groups:
+            key = each.topic, each.channel, each.reason, each.error
             group = found.get(key)
             if group is None:
-                found[key] = {**each, "sample": f"{node}|{each['sample']}"}
+                found[key] = {**each.document, "sample": f"{node}|{each.sample}"}
                 continue
-            group["letters"] += each["letters"]
-            group["first"] = min(group["first"], each["first"])
-            group["last"] = max(group["last"], each["last"])
+            group["letters"] += each.letters
+            group["first"] = min(group["first"], each.first)
+            group["last"] = max(group["last"], each.last)
     groups = sorted(found.values(), key=lambda group: -group["letters"])
-    return groups, sum(answer.get("others", 0) for answer in answers.values())
+    return groups, sum(answer.others for answer in answers.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +94,13 @@ class LetterPage:
     complete: bool
 
 
-def merge_letters(answers: Mapping[str, Json], *, after: Mapping[str, int], limit: int) -> LetterPage:
-    """Join the `/dead/letters` answers of nodes to one page of at most `limit` letters."""
-    letters = [{**letter, "in": node} for node, answer in answers.items() for letter in answer["letters"]]
+def merge_letters(answers: Mapping[str, DeadLetters], *, after: Mapping[str, int], limit: int) -> LetterPage:
+    """Join the letters of nodes to one page of at most `limit`."""
+    letters = [{**letter.document, "in": node} for node, answer in answers.items() for letter in answer.letters]
     letters.sort(key=lambda letter: (letter["at"] or "", letter["in"], letter["sequence"]))
     shown = letters[:limit]
     edges = dict(after)
     for letter in shown:
         edges[letter["in"]] = max(letter["sequence"], edges.get(letter["in"], -1))
-    more = len(letters) > limit or any(answer.get("next") is not None for answer in answers.values())
+    more = len(letters) > limit or any(answer.next is not None for answer in answers.values())
     return LetterPage(shown, edges, complete=not more)

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import Final
 
 from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send
-from lapwing.admin.services import Admin
+from lapwing.admin.services import Services
 
 # python-engineio and python-socketio import these if they are installed: for their client, for another server, and
 # for message queues between servers. Nobody uses them here, and they cost up to 0.7 s.
@@ -23,7 +23,7 @@ _WAIT: Final = 1.0  # seconds after the start, which the answers of the first mo
 class LazyPages:
     """An ASGI application that becomes the pages soon after the start, or with the first request."""
 
-    def __init__(self, admin: Admin, *, wait: float = _WAIT) -> None:
+    def __init__(self, admin: Services, *, wait: float = _WAIT) -> None:
         self._admin = admin
         self._wait = wait
         self._lock = asyncio.Lock()

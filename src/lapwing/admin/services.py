@@ -10,14 +10,13 @@ from lapwing.admin.access import AccessRules, Logins, parse_networks, read_passw
 from lapwing.admin.actions import Actions
 from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.audit import Audit
-from lapwing.admin.delivery_control import DeliveryControl
 from lapwing.admin.flow_history import FlowHistory
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.notifications import Notifier
 from lapwing.admin.options import AdminOptions
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
-from lapwing.client.cluster_changes import ClusterChanges
+from lapwing.client.admin import Admin
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp
 from lapwing.errors import ConfigError
@@ -31,7 +30,7 @@ SECOND: Final = 1_000_000_000
 
 
 @dataclass(slots=True)
-class Admin:
+class Services:
     """The parts that the pages and the API share."""
 
     options: AdminOptions
@@ -42,7 +41,7 @@ class Admin:
     access: AccessRules
     graphite: Graphite
     running_options: RunningOptions
-    control: DeliveryControl
+    brokers: Admin
     notifier: Notifier | None
 
     @property
@@ -51,7 +50,7 @@ class Admin:
         return self.options.base
 
 
-def build(options: AdminOptions, log: Log) -> Admin:
+def build(options: AdminOptions, log: Log) -> Services:
     """Build every part. Raises `ConfigError` for options that cannot work."""
     _check(options)
     try:
@@ -70,7 +69,13 @@ def build(options: AdminOptions, log: Log) -> Admin:
         user_agent=f"nsqadmin/v{NSQ_VERSION}",
         auth_secret=auth_secret(options),
     )
-    cluster_client = ClusterClient(http, lookupds=options.lookupd_http_addresses, nsqds=options.nsqd_http_addresses)
+    brokers = Admin(
+        options.nsqd_http_addresses,
+        lookupd=options.lookupd_http_addresses,
+        http=http,
+        patience=options.http_client_request_timeout / SECOND,
+    )
+    cluster_client = brokers.cluster
     access = AccessRules(
         acl_header=options.acl_http_header,
         admin_users=options.admin_users,
@@ -94,16 +99,16 @@ def build(options: AdminOptions, log: Log) -> Admin:
         log.level = Level(level)
 
     poller = Poller(cluster_client, limits=AlarmLimits(age=options.alarm_age / SECOND, depth=options.alarm_depth))
-    return Admin(
+    return Services(
         options,
         cluster_client,
         poller,
         FlowHistory(http, lambda: [state.node for state in poller.cluster_view.nodes if state.lapwing]),
-        Actions(ClusterChanges(cluster_client), Audit(options.audit_file), notifier),
+        Actions(brokers, Audit(options.audit_file), notifier),
         access,
         graphite,
         RunningOptions(options, cluster_client, on_level=set_level),
-        DeliveryControl(cluster_client),
+        brokers,
         notifier,
     )
 

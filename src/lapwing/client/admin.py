@@ -11,7 +11,6 @@ from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
 from lapwing import durations, names
-from lapwing.client import cluster_changes
 from lapwing.client.admin_results import (
     Claimed,
     ClusterStats,
@@ -21,6 +20,7 @@ from lapwing.client.admin_results import (
     DeadLetters,
     DeadTopics,
     Drain,
+    NodeResult,
     NodesFailed,
     Pending,
     Policies,
@@ -33,13 +33,13 @@ from lapwing.client.admin_results import (
     TopicStats,
 )
 from lapwing.client.cluster import Json, Node
-from lapwing.client.cluster_changes import NodeResult
 from lapwing.client.cluster_client import ClusterClient, Found, NoSuchNode, NothingThere, UpstreamFailed
-from lapwing.client.http import DaemonHttp
+from lapwing.client.http import NONSENSE, CallFailed, DaemonHttp
 from lapwing.errors import ConfigError
 
 T = TypeVar("T")
 Place = str | int | Mapping[str, Any]
+After = int | Mapping[str, int]
 Confirm = Callable[[Results[T]], bool]
 Progress = Callable[[str, Redrive], None]
 
@@ -47,8 +47,7 @@ _NSQD: Final = "127.0.0.1:4151"
 _WORDS: Final = ("earliest", "latest", "bookmark")
 _PAGE: Final = 10_000  # pending messages of one request
 _LETTERS: Final = 1000  # dead letters of one request
-_READS_ALL: Final = 120.0  # s; a node may read through all its letters for an answer
-_PENDING: Final = 60.0  # s
+_PATIENCE: Final = 120.0  # s
 _EVERY: Final = 0.25  # s between two looks at a redrive
 _STATS: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
 
@@ -109,8 +108,12 @@ class Admin:
         lookupd: str | Iterable[str] = (),
         auth_secret: str = "",
         http: DaemonHttp | None = None,
+        patience: float = _PATIENCE,
     ) -> None:
-        """`nsqd` and `lookupd` are HTTP addresses, one kind of them; `http` is a client to share."""
+        """`nsqd` and `lookupd` are HTTP addresses, one kind of them; `http` is a client to share.
+
+        `patience` is for answers for which a node may have to read all its dead letters or pending messages, seconds.
+        """
         nsqds, lookupds = _addresses(nsqd), _addresses(lookupd)
         if nsqds and lookupds:
             raise ConfigError("give nsqd addresses or nsqlookupd addresses, not both")
@@ -120,6 +123,7 @@ class Admin:
         except ValueError as error:
             raise ConfigError(f"auth_secret: {error}") from error
         self.cluster = ClusterClient(self._http, nsqds=nsqds or ([] if lookupds else [_NSQD]), lookupds=lookupds)
+        self._patience = patience
         self._node = ""
         self._known: list[Node] | None = None
 
@@ -182,6 +186,27 @@ class Admin:
 
         return self._checked(await self._each(await self._all(), make))
 
+    async def register(self, topic: str, *channels: str) -> Results[None]:
+        """Have nsqlookupd name a topic and its channels ahead of use; nodes that have the topic create the channels.
+
+        Without nsqlookupd a topic is left to its first message.
+        """
+        missing = await self._tell_lookupds("/topic/create", {"topic": topic})
+        nodes = _Nodes([], missing)
+        for channel in channels:
+            missing += await self._tell_lookupds("/channel/create", {"topic": topic, "channel": channel})
+        if channels:
+            if self.cluster.direct:
+                raise UpstreamFailed("failed to query any nsqlookupd: no nsqlookupd is configured")
+            found = await self.cluster.holders(topic)
+            nodes = _Nodes(found.value, [*missing, *found.errors])
+
+        async def make(node: Node) -> None:
+            for channel in channels:
+                await self._http.post(node.contact, "/channel/create", {"topic": topic, "channel": channel})
+
+        return self._checked(await self._each(nodes, make))
+
     async def create_channel(self, topic: str, channel: str) -> Results[None]:
         """Create a channel on every node that has the topic."""
         return await self._act("create", topic, channel)
@@ -208,20 +233,30 @@ class Admin:
     async def _act(self, action: str, topic: str, channel: str) -> Results[None]:
         return self._checked(await self._post(await self._holders(topic), action, topic, channel))
 
+    async def tombstone(self, topic: str, node: str) -> Results[None]:
+        """Delete the topic of one node; nsqlookupd stops naming it there first, so that no consumer comes back."""
+        nodes = await self.only(node)._all()
+        for each in nodes.nodes:
+            # nsqlookupd compares with the two joined by a bare colon, without the brackets of IPv6
+            name = f"{each.broadcast_address}:{each.http_port}"
+            nodes.missing += await self._tell_lookupds("/topic/tombstone", {"topic": topic, "node": name})
+        return self._checked(await self._post(nodes, "delete", topic, ""))
+
     async def _destroy(
         self, action: str, topic: str, channel: str, confirm: Confirm[Counts] | None
     ) -> Results[None]:
-        nodes = await self._holders(topic)
+        everywhere = action == "delete" and not self._node and not self.cluster.direct
+        nodes = await self._holders(topic, only_known=everywhere)
         if confirm is not None and not confirm(
             await self._plan(nodes, lambda node: self._count(node, topic, channel))
         ):
             return Results(())
-        if action == "delete" and not self._node:  # first there, so that no consumer is sent to a topic that goes
-            nodes.missing += await self._forget(topic, channel)
+        if everywhere:  # first there, so that no consumer is sent to a topic that goes
+            nodes.missing += await self._tell_lookupds(*_action("delete", topic, channel))
         return self._checked(await self._post(nodes, action, topic, channel))
 
-    async def _forget(self, topic: str, channel: str) -> list[str]:
-        path, params = _action("delete", topic, channel)
+    async def _tell_lookupds(self, path: str, params: dict[str, str]) -> list[str]:
+        """Post to every nsqlookupd, and return the failures. One that does not know the topic has nothing to do."""
         asked = await self._http.ask_all(self.cluster.lookupds, lambda at: self._http.post(at, path, params))
         return [f"nsqlookupd {at}: {error.reason}" for at, error in asked.failures.items() if error.status != 404]
 
@@ -234,6 +269,16 @@ class Admin:
         return await self._each(nodes, post)
 
     # ---- settings and policies ----
+
+    async def describe_settings(self) -> dict[str, list[Json]]:
+        """Return all settings that there are, of a `topic` and of a `channel`, as the first node that knows has them.
+
+        Each has `name`, `kind`, `default` and `help`. Nothing if no node knows settings.
+        """
+        for result in await self._each(await self._all(), lambda node: self._get(node, "/settings")):
+            if result.answer is not None:
+                return dict(result.answer)
+        return {}
 
     async def settings(self, topic: str, channel: str = "") -> Results[Settings]:
         """Return the settings of a topic or channel that hold on each node, and where each comes from."""
@@ -263,8 +308,10 @@ class Admin:
     async def set_policy(
         self, name: str, settings: Mapping[str, Any], *, topics: str = "*", channels: str = "*", priority: int = 0
     ) -> Results[Policy]:
-        """Add a policy, or replace the one of that name, on every node."""
-        document = {"topics": topics, "channels": channels, "priority": priority, "settings": dict(settings)}
+        """Add a policy, or replace the one of that name, on every node; without `channels` its settings are of topics.
+        """
+        document = {"topics": topics, "priority": priority, "settings": dict(settings)}
+        document |= {"channels": channels} if channels else {}
         path = _policy_path(name)
 
         async def put(node: Node) -> Policy:
@@ -285,11 +332,11 @@ class Admin:
 
     async def pending(
         self, topic: str, channel: str, *, state: str = "", holder: str | None = None, min_idle: float = 0.0,
-        count: int = 100, after: int = -1, bodies: bool = False,
+        count: int = 100, after: After = -1, bodies: bool = False,
     ) -> Results[Pending]:  # fmt: skip
         """Return up to `count` messages of each node that are in flight or wait to be delivered again.
 
-        `state` is `in_flight`, `ready` or `deferred`; `min_idle` is in seconds; `after` is a sequence.
+        `state` is `in_flight`, `ready` or `deferred`; `min_idle` is in seconds; `after` is a sequence, or one by node.
         """
         members = _members(state, holder, min_idle)
         params = _strings({"topic": topic, "channel": channel, **members})
@@ -297,7 +344,7 @@ class Admin:
 
         async def read(node: Node) -> Pending:
             found: Json = {}
-            left, behind = count, after
+            left, behind = count, _after(after, node)
             while True:
                 page = await self._pending_page(node, params, min(left, _PAGE), behind)
                 found = {**page, "entries": [*found.get("entries", ()), *page["entries"]],
@@ -339,14 +386,14 @@ class Admin:
 
         async def take(node: Node) -> Claimed:
             if total == 0 and not wanted:  # a message that matches by now was not asked about
-                return _claimed([], {})
+                return _claimed([], {}, more=False)
             return await self._take(node, where, document, sorted(wanted), limit)
 
         return self._checked(await self._each(nodes, take))
 
     async def _pending_page(self, node: Node, params: Mapping[str, str], limit: int, after: int) -> Json:
-        page = {**params, "limit": str(limit), **({"after": str(after)} if after >= 0 else {})}
-        answer: Json = await self._get(node, "/channel/pending", page, timeout=_PENDING)
+        page = {**params, **_behind(after), "limit": str(limit)}
+        answer: Json = await self._get(node, "/channel/pending", page, timeout=self._patience)
         return answer
 
     async def _count_pending(
@@ -371,20 +418,21 @@ class Admin:
         claimed: list[str] = []
         refused: dict[str, str] = {}
         # a message that was deferred or made ready matches again: only the pages behind the last one are looked at
-        after, pages = -1, [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)] or [[]]
+        after, pages, more = -1, [ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE)] or [[]], False
         for page in pages:
             while True:
                 most = min(_PAGE, limit - len(claimed)) if limit else _PAGE
                 if most <= 0:
+                    more = True
                     break
                 some = {**document, **({"ids": page} if page else {"after": after}), "limit": most}
-                answer = await self._send(node, "/channel/claim", where, some, timeout=_PENDING)
+                answer = await self._send(node, "/channel/claim", where, some, timeout=self._patience)
                 claimed += answer["ids"]
                 refused |= answer.get("refused", {})
                 if page or answer["next"] is None:
                     break
                 after = answer["next"]
-        return _claimed(claimed, refused)
+        return _claimed(claimed, refused, more)
 
     # ---- dead letters ----
 
@@ -405,28 +453,27 @@ class Admin:
 
         async def ask(node: Node) -> DeadGroups:
             params = {"topic": nodes.dead_topics[node.name], **letters.params()}
-            return DeadGroups.of(await self._get(node, "/dead/groups", params, timeout=_READS_ALL))
+            return DeadGroups.of(await self._get(node, "/dead/groups", params, timeout=self._patience))
 
         return self._checked(await self._each(nodes, ask))
 
     async def dead_letters(
-        self, dead: str, letters: LetterFilter = _EVERYTHING, *, count: int = 100, after: int = -1, bodies: bool = True
-    ) -> Results[DeadLetters]:
-        """Return up to `count` dead letters of each node, the oldest first; `after` is a sequence."""
+        self, dead: str, letters: LetterFilter = _EVERYTHING, *, count: int = 100, after: After = -1,
+        bodies: bool = True,
+    ) -> Results[DeadLetters]:  # fmt: skip
+        """Return up to `count` dead letters of each node, the oldest first; `after` is a sequence, or one by node."""
         nodes, letters = await self._dead(dead, letters)
 
         async def read(node: Node) -> DeadLetters:
             params = {"topic": nodes.dead_topics[node.name], **letters.params(), "body": "true" if bodies else "false"}
             found: list[Json] = []
-            place = {"after": str(after)} if after >= 0 else {}
-            while len(found) < count:
-                page = {**params, **place, "limit": str(min(count - len(found), _LETTERS))}
-                answer = await self._get(node, "/dead/letters", page, timeout=_READS_ALL)
+            place: int | None = _after(after, node)
+            while place is not None and len(found) < count:
+                page = {**params, **_behind(place), "limit": str(min(count - len(found), _LETTERS))}
+                answer = await self._get(node, "/dead/letters", page, timeout=self._patience)
                 found += answer["letters"]
-                if answer["next"] is None:
-                    break
-                place = {"after": str(answer["next"])}
-            return DeadLetters(tuple(map(DeadLetter.of, found)), document=found)
+                place = answer["next"]
+            return DeadLetters(tuple(map(DeadLetter.of, found)), place, document=found)
 
         return self._checked(await self._each(nodes, read))
 
@@ -468,7 +515,7 @@ class Admin:
 
         async def cancel(node: Node) -> Redrive:
             params = {"topic": nodes.dead_topics[node.name]}
-            return Redrive.of(await self._send(node, "/dead/cancel", params, None, timeout=_READS_ALL))
+            return Redrive.of(await self._send(node, "/dead/cancel", params, None, timeout=self._patience))
 
         return self._checked(await self._each(nodes, cancel))
 
@@ -481,7 +528,7 @@ class Admin:
 
         async def begin(node: Node, more: Json) -> Json:
             params = {"topic": nodes.dead_topics[node.name]}
-            answer: Json = await self._send(node, path, params, {**document, **more}, timeout=_READS_ALL)
+            answer: Json = await self._send(node, path, params, {**document, **more}, timeout=self._patience)
             return answer
 
         async def preview(node: Node) -> Redrive:
@@ -516,7 +563,7 @@ class Admin:
         async def ask(node: Node) -> Redrive:
             params = {"topic": nodes.dead_topics[node.name]}
             while True:
-                task = Redrive.of(await self._get(node, "/dead/redrive", params, timeout=_READS_ALL))
+                task = Redrive.of(await self._get(node, "/dead/redrive", params, timeout=self._patience))
                 if task.state != "running" or (until is not None and time.monotonic() >= until):
                     return task
                 if progress is not None:
@@ -614,8 +661,11 @@ class Admin:
             return _Nodes(list(self._known))
         return self._chosen(await self.cluster.nodes(topics=False), "nsqlookupd knows no nsqd")
 
-    async def _holders(self, topic: str) -> _Nodes:
-        """Return the nodes that have the topic, or the one that was chosen."""
+    async def _holders(self, topic: str, *, only_known: bool = False) -> _Nodes:
+        """Return the nodes that have the topic, or the one that was chosen.
+
+        Raises `NothingThere` if there are none; with `only_known` nsqlookupd may know a topic that no node has.
+        """
         if self._known is not None:
             return _Nodes(list(self._known))
         try:
@@ -624,20 +674,22 @@ class Admin:
             if error.errors and all("TOPIC_NOT_FOUND" in each for each in error.errors):
                 raise NothingThere(f"no nsqlookupd knows a topic {topic!r}") from error
             raise
+        if only_known and not found.value and not found.errors:
+            return _Nodes([])
         return self._chosen(found, f"no nsqd has a topic {topic!r}")
 
     def _chosen(self, found: Found[list[Node]], nothing: str) -> _Nodes:
         missing = [] if self._node and found.value else found.errors
         if not found.value:
-            raise NothingThere("; ".join([nothing, *found.errors]))
+            raise NothingThere(nothing, found.errors)
         chosen = [node for node in found.value if self._node in ("", node.name, node.contact)]
         if not chosen:
-            raise NoSuchNode(f"{self._node}: expected one of {', '.join(node.name for node in found.value)}")
+            raise NoSuchNode(self._node, [node.name for node in found.value])
         return _Nodes(chosen, missing)
 
     async def _each(self, nodes: _Nodes, work: Callable[[Node], Awaitable[T]]) -> Results[T]:
         """Return the result of every node, all asked at the same time, and of those that failed before."""
-        results = await cluster_changes.on_each(nodes.nodes, work)
+        results = await asyncio.gather(*(_result_of(node, work) for node in nodes.nodes))
         return Results((*results, *nodes.failed), tuple(nodes.missing))
 
     def _checked(self, results: Results[T]) -> Results[T]:
@@ -652,6 +704,16 @@ class Admin:
         if not all(result.done for result in planned.nodes[: len(nodes.nodes)]):
             raise NodesFailed(planned, planned=True)
         return planned
+
+
+async def _result_of(node: Node, work: Callable[[Node], Awaitable[T]]) -> NodeResult[T]:
+    try:
+        return NodeResult(node.name, await work(node))
+    except CallFailed as error:
+        text = "a plain NSQ server cannot do this" if error.unsupported else error.code or error.reason
+        return NodeResult(node.name, None, text, error)
+    except NONSENSE as error:
+        return NodeResult(node.name, None, f"its answer could not be understood ({error!r})")
 
 
 def target(to: Place) -> Any:
@@ -716,8 +778,17 @@ def _strings(members: Json) -> dict[str, str]:
     return {key: str(each) for key, each in members.items()}
 
 
-def _claimed(ids: list[str], refused: dict[str, str]) -> Claimed:
-    return Claimed(len(ids), False, ids, refused, document={"claimed": len(ids), "ids": ids, "refused": refused})
+def _claimed(ids: list[str], refused: dict[str, str], more: bool) -> Claimed:
+    document = {"claimed": len(ids), "ids": ids, "refused": refused}
+    return Claimed(len(ids), False, ids, refused, more, document=document)
+
+
+def _after(after: After, node: Node) -> int:
+    return after if isinstance(after, int) else after.get(node.name, -1)
+
+
+def _behind(after: int) -> dict[str, str]:
+    return {"after": str(after)} if after >= 0 else {}
 
 
 def _shared_out(planned: Results[Redrive], limit: int) -> Results[Redrive]:

@@ -1,14 +1,29 @@
 """The answers that `Admin` gives: a result for each node, and the things that nodes report."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Self, TypeVar
 
 from lapwing.client.cluster import Json
-from lapwing.client.cluster_changes import NodeResult
+from lapwing.client.http import CallFailed
 from lapwing.errors import LapwingError
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult(Generic[T]):
+    """The answer of one node, or the reason why it did not do what it was asked."""
+
+    node: str
+    answer: T | None
+    error: str = ""
+    failure: CallFailed | None = None  # the request that failed
+
+    @property
+    def done(self) -> bool:
+        """Whether the node did it."""
+        return not self.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +31,7 @@ class Results(Generic[T]):
     """The result of each node, in order of the nodes."""
 
     nodes: tuple[NodeResult[T], ...]
-    missing: tuple[str, ...] = ()  # why a daemon did not answer that may know further nodes
+    missing: tuple[str, ...] = ()  # why a daemon besides the nodes did not do its part, or may know further nodes
 
     def __iter__(self) -> Iterator[NodeResult[T]]:
         return iter(self.nodes)
@@ -52,6 +67,16 @@ class NodesFailed(LapwingError):
         super().__init__(f"{'nothing was changed' if planned else done}; {'; '.join(results.errors)}")
         self.results = results
         self.planned = planned
+
+
+async def settled(work: Awaitable[Results[T]]) -> Results[T]:
+    """Return the results of all nodes, also where some did not do it. Raises `NodesFailed` if it was only planned."""
+    try:
+        return await work
+    except NodesFailed as error:
+        if error.planned:
+            raise
+        return error.results
 
 
 class SeveralNodes(LapwingError):
@@ -209,11 +234,13 @@ class Pending(_Report):
 
     entries: tuple[PendingMessage, ...]
     counts: Mapping[str, int]  # of the whole channel, by state
+    next: int | None  # the sequence behind which the others begin
 
     @classmethod
     def of(cls, document: Json) -> Self:
         """Return them from the JSON of a node."""
-        return cls(tuple(map(PendingMessage.of, document["entries"])), document["counts"], document=document)
+        entries = tuple(map(PendingMessage.of, document["entries"]))
+        return cls(entries, document["counts"], document["next"], document=document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +251,7 @@ class Claimed(_Report):
     dry_run: bool = False
     ids: Sequence[str] = ()
     refused: Mapping[str, str] = field(default_factory=dict)  # by id: why it was left alone
+    more: bool = False  # whether others match, beyond the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +281,7 @@ class DeadLetters(_Report):
     """Dead letters of one node, the oldest first."""
 
     letters: tuple[DeadLetter, ...]
+    next: int | None = None  # the sequence behind which the others begin
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,20 @@ class UpstreamFailed(LapwingError):
 
 
 class NoSuchNode(LapwingError):
-    """No known node has the name."""
+    """No known node has the name `node`; or it does not have the topic."""
+
+    def __init__(self, node: str, others: Iterable[str] = ()) -> None:
+        known = ", ".join(others)
+        super().__init__(f"{node}: expected one of {known}" if known else node)
+        self.node = node
 
 
 class NothingThere(LapwingError):
-    """No node has the topic or the channel."""
+    """No node has the topic or the channel. `errors` has the reason of each daemon that may know one that has."""
+
+    def __init__(self, text: str, errors: Sequence[str] = ()) -> None:
+        super().__init__("; ".join([text, *errors]))
+        self.errors = list(errors)
 
 
 @dataclass(slots=True)

@@ -1,15 +1,15 @@
 """The page of dead letters: which there are and why, one with its error, and what is done with them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from nicegui import background_tasks
 from nicegui.element import Element
 
-from lapwing.admin.dead_letters import REASONS, LetterFilter, merge_groups
-from lapwing.admin.error_texts import error_text
-from lapwing.admin.pages.dead_actions import ask_cancel, ask_purge, ask_redrive, ask_redrive_one
+from lapwing.admin.dead_letters import CONDITIONS, REASONS, letter_filter, merge_groups, merge_letters
+from lapwing.admin.error_texts import refusal, refusals
+from lapwing.admin.pages.dead_actions import ask_cancel, ask_purge, ask_purge_one, ask_redrive, ask_redrive_one
 from lapwing.admin.pages.dead_rows import (
     GROUP_COLUMNS,
     LETTER_COLUMNS,
@@ -36,11 +36,12 @@ from lapwing.admin.pages.elements import (
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import parse_edges, show_edges
 from lapwing.admin.pages.table_rows import PageLinks
+from lapwing.client.admin import Admin, LetterFilter
+from lapwing.client.admin_results import settled
 from lapwing.client.cluster import Json, Node
 from lapwing.client.format import several
-from lapwing.client.http import CallFailed
 
-_FILTER: Final = tuple(each.name for each in fields(LetterFilter))
+_LETTERS: Final = 50  # of one page
 _RARER: Final = ("source", "pattern", "field", "since", "until")  # conditions that are folded up
 
 
@@ -49,20 +50,20 @@ class LetterQuery:
     """The view that the address asks for, so that every view has its link."""
 
     topic: str = ""
-    wanted: LetterFilter = field(default_factory=LetterFilter)
+    given: Mapping[str, str] = field(default_factory=dict)  # conditions for the letters, by name
     edges: Mapping[str, int] = field(default_factory=dict)  # by node: the last letter of the page before
     letter: str = ""  # `node|sequence`
 
     @classmethod
     def of(cls, view: PageView) -> "LetterQuery":
         """Read the parameters of the page."""
-        wanted = LetterFilter(**{name: view.asked(name).strip() for name in _FILTER})
-        return cls(view.asked("topic"), wanted, parse_edges(view.asked("edges")), view.asked("letter"))
+        given = {name: text for name in CONDITIONS if (text := view.asked(name).strip())}
+        return cls(view.asked("topic"), given, parse_edges(view.asked("edges")), view.asked("letter"))
 
     def href(self, links: PageLinks) -> str:
         """Return the link to exactly this view."""
         edges = show_edges(self.edges)
-        return links.page("/dead", topic=self.topic, **self.wanted.given(), edges=edges, letter=self.letter)
+        return links.page("/dead", topic=self.topic, **self.given, edges=edges, letter=self.letter)
 
 
 def href(links: PageLinks, topic: str) -> str:
@@ -119,11 +120,10 @@ def _tasks(view: PageView, topic: str) -> None:
 
 def _form(view: PageView, query: LetterQuery) -> None:
     topics = sorted({query.topic, *view.admin.poller.dead})
-    wanted = query.wanted
 
     def go() -> None:
-        given = {name: shown.value.strip() for name, shown in shown_fields.items()}
-        view.go(LetterQuery(topic.value, LetterFilter(**given)).href(view.links))
+        given = {name: text for name, shown in shown_fields.items() if (text := shown.value.strip())}
+        view.go(LetterQuery(topic.value, given).href(view.links))
 
     with panel(), element("div", None, "lw-form lw-pad"):
         topic = Field(
@@ -136,18 +136,20 @@ def _form(view: PageView, query: LetterQuery) -> None:
         reasons = [("", "any reason"), *((reason, reason) for reason in REASONS)]
 
         def text(name: str, label: str, width: str, placeholder: str = "") -> None:
-            value = str(getattr(wanted, name))
+            value = query.given.get(name, "")
             shown_fields[name] = Field(label, value=value, placeholder=placeholder, width=width, on_enter=go)
 
         shown_fields: dict[str, Field] = {}
         text("channel", "Channel", "130px")
-        shown_fields["reason"] = Field("Reason", kind="select", options=reasons, value=wanted.reason, on_enter=go)
+        shown_fields["reason"] = Field(
+            "Reason", kind="select", options=reasons, value=query.given.get("reason", ""), on_enter=go
+        )
         text("error", "Error contains", "170px")
         text("text", "Body contains", "170px")
         button("Show", go, tone="main", sign="search")
-        if wanted.given():
+        if query.given:
             link_button("All letters", href(view.links, query.topic), sign="clear")
-        more = any(getattr(wanted, name) for name in _RARER)
+        more = not query.given.keys().isdisjoint(_RARER)
         with element("details", None, "lw-more-fields", open=more or None):
             element("summary", "More conditions")
             with element("div", None, "lw-form"):
@@ -184,7 +186,9 @@ class DeadLetters:
                     self._next = link_button("Newer", "#", sign="chevron_right")
                     self._next.set_visibility(False)
             empty = "Choose a letter to see all of it."
-            self._sheet = MessageSheet("Letter", self._table, self._sheet_buttons, mark=query.wanted.text, empty=empty)
+            self._sheet = MessageSheet(
+                "Letter", self._table, self._sheet_buttons, mark=query.given.get("text", ""), empty=empty
+            )
         view.live(self._refresh, dead=True)
         if query.letter:
             background_tasks.create(self.pick(query.letter))
@@ -192,7 +196,7 @@ class DeadLetters:
     def _heading_buttons(self) -> None:
         if not self._view.visitor.may_change:
             return
-        which = "matching letters" if self._query.wanted.given() else "all letters"
+        which = "matching letters" if self._query.given else "all letters"
         with self._view.buttons:
             button(f"Redrive {which} …", lambda: self._ask_many(ask_redrive), tone="main", sign="replay")
             button(f"Purge {which} …", lambda: self._ask_many(ask_purge), tone="danger", sign="delete_sweep")
@@ -200,10 +204,14 @@ class DeadLetters:
     def _sheet_buttons(self) -> list[Element]:
         if not self._view.visitor.may_change:
             return []
+
+        def redrive(*, edit: bool) -> None:
+            self._with_letter(ask_redrive_one, edit=edit, then=self._sheet.close)
+
         return [
-            button("Redrive …", lambda: self._ask_one(edit=False), sign="replay"),
-            button("Edit and redrive …", lambda: self._ask_one(edit=True), sign="edit"),
-            button("Purge …", self._ask_purge_one, tone="danger", sign="delete_outline"),
+            button("Redrive …", lambda: redrive(edit=False), sign="replay"),
+            button("Edit and redrive …", lambda: redrive(edit=True), sign="edit"),
+            button("Purge …", lambda: self._with_letter(ask_purge_one), tone="danger", sign="delete_outline"),
         ]
 
     # ---- reading ----
@@ -223,36 +231,33 @@ class DeadLetters:
         return [state.node for state in self._view.cluster_view.nodes if state.reachable and state.node.name in names]
 
     async def _load(self) -> None:
-        query, control = self._query, self._view.admin.control
-        nodes = self._nodes()
+        query, nodes = self._query, self._nodes()
+        brokers = self._brokers(nodes)
         try:
-            groups = await control.dead_groups(nodes, query.topic, query.wanted)
-            page = await control.dead_letters(nodes, query.topic, query.wanted, after=query.edges)
+            wanted = letter_filter(query.given)
         except ValueError as error:
             show_notice(self._problem, str(error))
             return
+        groups = await settled(brokers.dead_groups(query.topic, wanted))
+        letters = await settled(brokers.dead_letters(query.topic, wanted, after=query.edges, count=_LETTERS))
+        page = merge_letters(letters.answers, after=query.edges, limit=_LETTERS)
         self._groups, others = merge_groups(groups.answers)
-        lost = [failure.code or failure.reason for failure in groups.failures.values()]
+        lost = [refusal(result) for result in groups if not result.done]
         if others:
             lost.append(f"{several(others, 'letter')} of further groups are not counted below")
         if not nodes:
             lost.append(f"No nsqd that answers has dead letters in {query.topic}.")
         show_notice(self._problem, "; ".join(dict.fromkeys(lost)))
         self._group_table.show([group_row(str(number), each) for number, each in enumerate(self._groups)])
-        self._table.show([letter_row(letter, query.wanted.text) for letter in page.letters])
+        self._table.show([letter_row(letter, query.given.get("text", "")) for letter in page.letters])
         self._next.set_visibility(not page.complete)
         set_attributes(self._next, href=replace(query, edges=page.edges, letter="").href(self._view.links))
 
     def _pick_group(self, row: str) -> None:
         group = self._groups[int(row)]
-        wanted = replace(
-            self._query.wanted,
-            source=group["topic"],
-            channel=group["channel"],
-            reason=group["reason"],
-            error=group["error"],
-        )
-        self._view.go(LetterQuery(self._query.topic, wanted, letter=group["sample"]).href(self._view.links))
+        named = {"source": group["topic"], **{name: group[name] for name in ("channel", "reason", "error")}}
+        given = {name: text for name, text in {**self._query.given, **named}.items() if text}
+        self._view.go(LetterQuery(self._query.topic, given, letter=group["sample"]).href(self._view.links))
 
     async def pick(self, row: str) -> None:
         """Show the letter of a row."""
@@ -260,11 +265,13 @@ class DeadLetters:
         named, letter = self._view.message_of(row), None
         if named is not None:
             node, sequence = named
-            try:
-                letter = await self._view.admin.control.dead_letter(node, self._query.topic, sequence)
-            except CallFailed as error:
-                self._view.notify(error_text(error), bad=True)
+            one = LetterFilter(sequences=[sequence])
+            results = await settled(self._brokers([node]).dead_letters(self._query.topic, one, count=1))
+            if not results.answers:
+                self._view.notify("; ".join(refusals(results)), bad=True)
                 return
+            found = [each.document for answer in results.answers.values() for each in answer.letters]
+            letter = {**found[0], "in": node.name} if found else None
         self._chosen = letter
         if letter is None:
             self._sheet.show(None)
@@ -274,21 +281,19 @@ class DeadLetters:
 
     # ---- dealing with them ----
 
-    def _ask_many(self, ask: Callable[[PageView, str, list[Node], LetterFilter], None]) -> None:
+    def _brokers(self, nodes: list[Node]) -> Admin:
+        return self._view.admin.brokers.at(nodes)
+
+    def _ask_many(self, ask: Callable[[PageView, Admin, str, Mapping[str, str]], None]) -> None:
         nodes = self._nodes()
         if not nodes:
             self._view.notify(f"No nsqd that answers has dead letters in {self._query.topic}.", bad=True)
             return
-        ask(self._view, self._query.topic, nodes, self._query.wanted)
+        ask(self._view, self._brokers(nodes), self._query.topic, self._query.given)
 
-    def _ask_one(self, *, edit: bool) -> None:
+    def _with_letter(self, ask: Callable[..., None], **more: Any) -> None:
+        """Open a dialog about the chosen letter."""
         letter = self._chosen
         node = self._view.cluster_view.node(letter["in"]) if letter is not None else None
         if letter is not None and node is not None:
-            ask_redrive_one(self._view, self._query.topic, node.node, letter, edit=edit, then=self._sheet.close)
-
-    def _ask_purge_one(self) -> None:
-        letter = self._chosen
-        node = self._view.cluster_view.node(letter["in"]) if letter is not None else None
-        if letter is not None and node is not None:
-            ask_purge(self._view, self._query.topic, [node.node], self._query.wanted, letter=letter)
+            ask(self._view, self._brokers([node.node]), self._query.topic, letter, **more)

@@ -1,20 +1,21 @@
 """The dialogs that redrive, purge and cancel. What takes many letters shows first how many, with a sample."""
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from nicegui import background_tasks
 
 from lapwing.admin.actions import Action
 from lapwing.admin.audit import in_words
-from lapwing.admin.dead_letters import LetterFilter
-from lapwing.admin.delivery_control import Results
+from lapwing.admin.dead_letters import letter_filter
 from lapwing.admin.pages.dead_rows import LETTER_COLUMNS, letter_row
 from lapwing.admin.pages.elements import Table, element, set_text
 from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import body_of, editable, fixed_body, keep_line_ends
-from lapwing.client.cluster import Json, Node
+from lapwing.client.admin import Admin, LetterFilter
+from lapwing.client.admin_results import Redrive, Results
+from lapwing.client.cluster import Json
 from lapwing.client.format import count, several
 
 TARGETS: Final = (
@@ -31,61 +32,49 @@ def parse_limit(text: str) -> int:
     return int(text or 0)
 
 
-def counted(results: Results) -> int:
+def counted(results: Results[Redrive]) -> int:
     """Return how many letters a dry run found, over all nodes."""
-    return sum(result.answer["letters"] for result in results if result.answer is not None)
+    return sum(plan.letters for plan in results.answers.values())
 
 
-def sampled(results: Results) -> list[Json]:
+def sampled(results: Results[Redrive]) -> list[Json]:
     """Return some of the letters that a dry run found."""
-    letters = [
-        {**letter, "in": result.node}
-        for result in results
-        if result.answer is not None
-        for letter in result.answer["sample"]
-    ]
+    letters = [{**each.document, "in": node} for node, plan in results.answers.items() for each in plan.sample]
     return sorted(letters, key=lambda letter: str(letter["at"]))[:SAMPLE]
 
 
-def _described(wanted: LetterFilter) -> str:
-    return ", ".join(f"{key} {value}" for key, value in wanted.given().items()) or "all letters"
+def _described(given: Mapping[str, str]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in given.items()) or "all letters"
 
 
-def ask_redrive(view: PageView, topic: str, nodes: Sequence[Node], wanted: LetterFilter) -> None:
+def ask_redrive(view: PageView, brokers: Admin, topic: str, given: Mapping[str, str]) -> None:
     """Ask how many letters to redrive, where to and how fast; a preview comes first."""
-    control = view.admin.control
     with form_dialog(view, f"Redrive dead letters of {topic}", wide=True) as form:
-        element("p", f"Which: {_described(wanted)}. Letters that die later are not part of it.")
+        element("p", f"Which: {_described(given)}. Letters that die later are not part of it.")
         to = form.field("To", kind="select", options=TARGETS, value="channel", on_change=lambda _: forget())
         with element("div", None, "lw-form"):
             rate = form.field(
                 "Rate on each nsqd", placeholder="no limit, or 100/s", on_change=lambda _: forget(), focus=True
             )
-            limit = form.field("At most, on each nsqd", placeholder="all", on_change=lambda _: forget())
+            limit = form.field("At most, over all nsqds", placeholder="all", on_change=lambda _: forget())
         verdict = element("p", "", role="status")
         table = Table("sample", "Sample of the letters", LETTER_COLUMNS, plain=True)
         table.set_visibility(False)
 
-        async def preview() -> Json | None:
-            document: Json = {
-                "filter": wanted.to_document(),
-                "to": to.value,
-                "rate": rate.value.strip(),
-                "limit": parse_limit(limit.value),
-            }
-            results = await control.redrive(nodes, topic, {**document, "dry_run": True})
-            form.complain("; ".join(dict.fromkeys(result.error for result in results if not result.done)))
+        async def preview() -> dict[str, Any] | None:
+            asked: dict[str, Any] = {"to": to.value, "rate": rate.value.strip(), "limit": parse_limit(limit.value)}
+            results = await brokers.redrive(topic, letter_filter(given), **asked, dry_run=True)
             found = counted(results)
             set_text(verdict, f"{several(found, 'letter')} would be redriven." if found else "No letter matches.")
             table.show([letter_row(letter) for letter in sampled(results)])
             table.set_visibility(found > 0)
-            return document if found else None
+            return asked if found else None
 
-        async def redrive(document: Json) -> None:
+        async def redrive(asked: dict[str, Any]) -> None:
             await form.submit(
                 Action("redrive_dead_letters", topic),
-                in_words({key: value for key, value in document.items() if value}),
-                lambda: control.redrive(nodes, topic, document),
+                in_words({key: value for key, value in {"filter": dict(given), **asked}.items() if value}),
+                lambda: brokers.redrive(topic, letter_filter(given), **asked, wait=0.0),
                 f"Redriving dead letters of {topic}",
             )
 
@@ -93,7 +82,7 @@ def ask_redrive(view: PageView, topic: str, nodes: Sequence[Node], wanted: Lette
 
 
 def ask_redrive_one(
-    view: PageView, topic: str, node: Node, letter: Json, *, edit: bool, then: Callable[[], None]
+    view: PageView, brokers: Admin, topic: str, letter: Json, *, edit: bool, then: Callable[[], None]
 ) -> None:
     """Ask where to redrive one letter; with `edit` its body can be changed first."""
     body = body_of(letter)
@@ -112,57 +101,64 @@ def ask_redrive_one(
             element("p", f"{fixed_body(body)} and cannot be edited here: it is redriven as it is.")
 
         async def redrive() -> None:
-            document: Json = {"filter": {"sequences": [letter["sequence"]]}, "to": to.value}
             wanted = text if edited is None or text is None else keep_line_ends(text, edited.value)
             changed = wanted != text
-            if changed:
-                if not wanted:
-                    raise ValueError("A message needs a body.")
-                document["body"] = wanted
-            done = f"Redriving the letter to {place if to.value == 'channel' else letter['topic']}"
+            if changed and not wanted:
+                raise ValueError("A message needs a body.")
+            new = wanted if changed and wanted else ""
             await form.submit(
-                Action("redrive_dead_letters", topic, node=node.name),
+                Action("redrive_dead_letters", topic, node=letter["in"]),
                 f"letter {letter['sequence']} to {to.value}" + (", body edited" if changed else ""),
-                lambda: view.admin.control.redrive([node], topic, document),
-                done,
+                lambda: brokers.redrive(topic, _only(letter), to=to.value, body=new, wait=0.0),
+                f"Redriving the letter to {place if to.value == 'channel' else letter['topic']}",
                 then=then,
             )
 
         form.buttons(("Redrive", redrive, "main"))
 
 
-def ask_purge(
-    view: PageView, topic: str, nodes: Sequence[Node], wanted: LetterFilter, *, letter: Json | None = None
-) -> None:
-    """Ask before letters are dropped for good: those that match, or the one given."""
-    control = view.admin.control
-    title = f"Purge the letter {letter['sequence']}?" if letter is not None else f"Purge dead letters of {topic}?"
-    with form_dialog(view, title) as form:
-        if letter is None:
-            element("p", f"Which: {_described(wanted)}.")
-        verdict = element("p", "The letter is lost for good." if letter is not None else "Counting …", role="status")
-        if letter is None:
-            form.ask_name(topic)
+def ask_purge(view: PageView, brokers: Admin, topic: str, given: Mapping[str, str]) -> None:
+    """Ask before the letters that match are dropped for good."""
+    with form_dialog(view, f"Purge dead letters of {topic}?") as form:
+        element("p", f"Which: {_described(given)}.")
+        verdict = element("p", "Counting …", role="status")
+        form.ask_name(topic)
 
         async def purge() -> None:
-            meant = {"sequences": [letter["sequence"]]} if letter is not None else wanted.to_document()
-            node = nodes[0].name if letter is not None else ""
             await form.submit(
-                Action("purge_dead_letters", topic, node=node),
-                in_words(meant),
-                lambda: control.purge(nodes, topic, {"filter": meant}),
+                Action("purge_dead_letters", topic),
+                in_words(dict(given)),
+                lambda: brokers.purge(topic, letter_filter(given), wait=0.0),
                 f"Purging dead letters of {topic}",
             )
 
         form.buttons(("Purge", purge, "kill"))
 
     async def look() -> None:
-        results = await control.purge(nodes, topic, {"filter": wanted.to_document(), "dry_run": True})
-        form.complain("; ".join(dict.fromkeys(result.error for result in results if not result.done)))
+        results = await brokers.purge(topic, letter_filter(given), dry_run=True)
         set_text(verdict, f"{several(counted(results), 'letter')} would be lost for good.")
 
-    if letter is None:
-        background_tasks.create(form.attempt(look))
+    background_tasks.create(form.attempt(look))
+
+
+def ask_purge_one(view: PageView, brokers: Admin, topic: str, letter: Json) -> None:
+    """Ask before one letter is dropped for good."""
+    with form_dialog(view, f"Purge the letter {letter['sequence']}?") as form:
+        element("p", "The letter is lost for good.")
+
+        async def purge() -> None:
+            await form.submit(
+                Action("purge_dead_letters", topic, node=letter["in"]),
+                f"letter {letter['sequence']}",
+                lambda: brokers.purge(topic, _only(letter), wait=0.0),
+                f"Purging dead letters of {topic}",
+            )
+
+        form.buttons(("Purge", purge, "kill"))
+
+
+def _only(letter: Json) -> LetterFilter:
+    return LetterFilter(sequences=[letter["sequence"]])
 
 
 def ask_cancel(view: PageView, topic: str) -> None:
@@ -178,7 +174,7 @@ def ask_cancel(view: PageView, topic: str) -> None:
             await form.submit(
                 Action("cancel_redrive", topic),
                 "",
-                lambda: view.admin.control.cancel_redrive(nodes, topic),
+                lambda: view.admin.brokers.at(nodes).cancel_redrive(topic),
                 f"Cancelled the redrive of {topic}",
             )
 

@@ -2,28 +2,30 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from lapwing.admin.actions import warning_of
 from lapwing.admin.error_texts import error_text
 from lapwing.admin.pages.elements import button, element, set_attributes
 from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
-from lapwing.client.cluster_changes import Outcome
+from lapwing.client.admin_results import Results
 from lapwing.errors import LapwingError
 from lapwing.names import valid
 
-Doing = Callable[[], Awaitable[Outcome]]
+Doing = Callable[[], Awaitable[Results[None]]]
 
 
 async def carry_out(view: PageView, doing: Doing, done: str) -> bool:
     """Carry a change out, show its outcome, and poll again; return whether any of it was done."""
     try:
-        outcome = await doing()
+        results = await doing()
     except LapwingError as error:
         view.notify(error_text(error), bad=True)
         return False
-    if outcome.message and all("_NOT_FOUND" in line for errors in outcome.trouble for line in errors):
-        done += ", where it was"  # a channel need not be on every node of its topic
-        outcome.trouble.clear()
-    view.notify(outcome.message or done, bad=bool(outcome.message))
+    warning = warning_of(results)
+    found = [result for result in results if not result.error.endswith("_NOT_FOUND")]
+    if warning and not results.missing and all(result.done for result in found):
+        done, warning = f"{done}, where it was", ""  # a channel need not be on every node of its topic
+    view.notify(warning or done, bad=bool(warning))
     view.admin.poller.soon()
     return True
 
@@ -89,7 +91,7 @@ def ask_act(
         text, past = words[action]
         title, done = f"{action.capitalize()} {what}{where}?", f"{past} {what}{where}"
 
-    async def doing() -> Outcome:
+    async def doing() -> Results[None]:
         if action == "tombstone":
             return await actions.tombstone(view.visitor, topic, node, url=view.url)
         if action == "delete":

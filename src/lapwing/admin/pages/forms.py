@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from nicegui.element import Element
 
 from lapwing.admin.actions import Action
-from lapwing.admin.delivery_control import Results, failures
-from lapwing.admin.error_texts import error_text
+from lapwing.admin.error_texts import error_text, refusal, refusals
 from lapwing.admin.pages.elements import Dialog, Field, button, element, set_attributes, set_text
 from lapwing.admin.pages.frame import PageView
+from lapwing.client.admin_results import Results
 from lapwing.errors import LapwingError
 
 T = TypeVar("T")
@@ -119,8 +119,8 @@ class FormDialog:
         self,
         action: Action,
         detail: str,
-        change: Callable[[], Awaitable[Results]],
-        done: str | Callable[[Results], str],
+        change: Callable[[], Awaitable[Results[T]]],
+        done: str | Callable[[Results[T]], str],
         *,
         then: Callable[[], None] | None = None,
         undo: Callable[[], Awaitable[None]] | None = None,
@@ -130,9 +130,9 @@ class FormDialog:
         `done` is the text that is shown then, or a function that makes it of the results. `undo` is offered beside it.
         """
         results = await self._view.admin.actions.apply(self._view.visitor, action, detail, change)
-        refused = failures(results)
-        if len(refused) == len(results):
-            self.complain("; ".join(dict.fromkeys(result.error for result in results)) or "No nsqd has it.")
+        refused = refusals(results)
+        if not any(result.done for result in results):
+            self.complain("; ".join(dict.fromkeys(map(refusal, results))) or "No nsqd has it.")
             return
         self.close()
         text = done if isinstance(done, str) else done(results)

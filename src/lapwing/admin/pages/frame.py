@@ -21,7 +21,7 @@ from lapwing.admin.navigation import LAPWING_ONLY, NAVIGATION
 from lapwing.admin.pages.elements import button, element, icon, notice, set_attributes, set_text, show_notice
 from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.poller import Watcher
-from lapwing.admin.services import Admin
+from lapwing.admin.services import Services
 from lapwing.admin.static import PACKAGED
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView
@@ -42,7 +42,7 @@ class Shell(Element, component=PACKAGED / "lw_shell.js"):
 class PageView:
     """An open page: its visitor, its request, and the functions that draw it again."""
 
-    admin: Admin
+    admin: Services
     request: Request
     client: Client
     links: PageLinks
@@ -107,6 +107,12 @@ class PageView:
         """Return the nsqds of lapwing that answer."""
         return [state.node for state in self.cluster_view.reachable if state.lapwing]
 
+    def channel_nodes(self, topic: str, channel: str) -> list[Node]:
+        """Return the nsqds of lapwing that answer and have the channel."""
+        found = self.cluster_view.channel(topic, channel)
+        names = {part["node"] for part in found["nodes"]} if found is not None else set()
+        return [node for node in self.lapwing_nodes() if node.name in names]
+
     def message_of(self, row: str) -> tuple[Node, int] | None:
         """Return the node and sequence that the key of a row names, `node|sequence`; None if the node is not known."""
         name, _, sequence = row.rpartition("|")
@@ -137,7 +143,7 @@ class PageView:
             ui.notify(text, type="negative" if bad else "positive", timeout=8000 if bad else 3500, multi_line=True)
 
 
-def add_page(admin: Admin, path: str, section: str, draw: Callable[..., Awaitable[None] | None]) -> None:
+def add_page(admin: Services, path: str, section: str, draw: Callable[..., Awaitable[None] | None]) -> None:
     """Add a page to the site. `draw` gets its `PageView` and the variable parts of its path."""
 
     @ui.page(path, response_timeout=PATIENCE)
@@ -150,7 +156,7 @@ def add_page(admin: Admin, path: str, section: str, draw: Callable[..., Awaitabl
 
 
 @contextmanager
-def _frame(admin: Admin, request: Request, current: str, section: str) -> Iterator[PageView]:
+def _frame(admin: Services, request: Request, current: str, section: str) -> Iterator[PageView]:
     """Draw the frame around the elements created inside; `current` is the page of the section in the navigation."""
     client = ui.context.client
     links = PageLinks(admin.base)
@@ -200,7 +206,7 @@ def _pulse(view: PageView) -> None:
         view.go(f"{view.links.base}/login?next={back}")
 
 
-def _navigation(admin: Admin, links: PageLinks, current: str) -> Element:
+def _navigation(admin: Services, links: PageLinks, current: str) -> Element:
     with element("nav", None, "lw-nav", aria_label="Pages"):
         with element("a", None, "lw-brand", href=links.page("/")):
             element("img", src=f"{links.base}/static/favicon.svg", alt="")

@@ -8,8 +8,7 @@ from nicegui import background_tasks
 
 from lapwing.admin.actions import Action
 from lapwing.admin.audit import in_words
-from lapwing.admin.delivery_control import Results
-from lapwing.admin.error_texts import error_text, failure_reason
+from lapwing.admin.error_texts import refusals
 from lapwing.admin.pages.dead_rows import seconds_of, shown_time, with_facts
 from lapwing.admin.pages.elements import (
     MessageView,
@@ -25,16 +24,17 @@ from lapwing.admin.pages.elements import (
 from lapwing.admin.pages.forms import FormDialog, form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import Row, TableColumn
+from lapwing.client.admin_results import Claimed, Pending, PendingMessage, Results, settled
 from lapwing.client.cluster import Json, Node
-from lapwing.client.format import count, messages, parse_span
-from lapwing.client.http import CallFailed
+from lapwing.client.format import count, duration, messages, parse_span
 
 IN_FLIGHT: Final = "in_flight"
 READY: Final = "ready"
 DEFERRED: Final = "deferred"
 PAGE: Final = 100  # messages of each node
-MILLISECOND: Final = 1_000_000  # ns
+SECOND: Final = 1_000_000_000  # ns
 MOST: Final = 10_000  # messages that one claim may take on each node
+_TIMES: Final = ("delay", "min_idle")  # seconds
 TABS: Final = ((IN_FLIGHT, "In flight"), (READY, "To be delivered again"), (DEFERRED, "Deferred"))
 COLUMNS: Final = (
     TableColumn("sequence", "Sequence", "text"),
@@ -92,18 +92,18 @@ def label_of(action: ClaimAction, state: str) -> str:
     return _LABELS.get((state, action.name), action.label)
 
 
-def entry_row(entry: Json, node: str, node_href: str, state: str, *, may_change: bool) -> Row:
+def entry_row(entry: PendingMessage, node: str, node_href: str, state: str, *, may_change: bool) -> Row:
     """Return the row of one pending message."""
     cells: Json = {
-        "sequence": str(entry["sequence"]),
+        "sequence": str(entry.sequence),
         "node": [node, node_href, "", []],
-        "holder": entry["holder"] or "",
-        "idle": entry["idle"] / 1000 if entry["idle"] is not None else None,
-        "deadline": seconds_of(entry["deadline"]),
-        "deliveries": entry["deliveries"],
-        "failures": entry["failures"],
-        "error": str(entry["error"] or "").partition("\n")[0][:240],
-        "size": entry["size"],
+        "holder": entry.holder or "",
+        "idle": entry.idle / 1000 if entry.idle is not None else None,
+        "deadline": seconds_of(entry.deadline),
+        "deliveries": entry.deliveries,
+        "failures": entry.failures,
+        "error": str(entry.error or "").partition("\n")[0][:240],
+        "size": entry.size,
         "actions": [
             [action.name, f"{label_of(action, state)} …", "danger" if action.tone == "kill" else ""]
             for action in actions_for(state)
@@ -111,33 +111,33 @@ def entry_row(entry: Json, node: str, node_href: str, state: str, *, may_change:
         if may_change
         else [],
     }
-    return [f"{node}|{entry['sequence']}", *(cells[column.key] for column in _COLUMNS[state])]
+    return [f"{node}|{entry.sequence}", *(cells[column.key] for column in _COLUMNS[state])]
 
 
-def claimed(results: Results, past: str) -> str:
+def claimed(results: Results[Claimed], past: str) -> str:
     """Return a sentence about how many messages a claim took, and whether more are left."""
-    answers = [result.answer for result in results if result.answer is not None]
-    taken = sum(answer["claimed"] for answer in answers)
+    answers = results.answers.values()
+    taken = sum(answer.claimed for answer in answers)
     if not taken:
-        reasons = [reason for answer in answers for reason in answer.get("refused", {}).values()]
+        reasons = [reason for answer in answers for reason in answer.refused.values()]
         return f"Nothing was changed: {reasons[0] if reasons else 'no message fits'}"
-    more = any(answer["next"] is not None for answer in answers)
+    more = any(answer.more for answer in answers)
     return f"{past} {messages(taken)}" + ("; there are more" if more else "")
 
 
-def entry_message(entry: Json, state_words: str) -> Json:
+def entry_message(entry: PendingMessage, node: str) -> Json:
     """Return a pending message for the message view."""
-    facts = [
-        ["Sequence", entry["sequence"]],
-        ["Id", entry["id"]],
-        ["State", state_words],
-        ["Holder", entry["holder"]],
-        ["Deliveries", entry["deliveries"]],
-        ["Failures", entry["failures"]],
-        ["Deadline", shown_time(entry["deadline"])],
-        ["Node", entry["in"]],
+    facts: list[list[Any]] = [
+        ["Sequence", entry.sequence],
+        ["Id", entry.id],
+        ["State", dict(TABS)[entry.state].lower()],
+        ["Holder", entry.holder],
+        ["Deliveries", entry.deliveries],
+        ["Failures", entry.failures],
+        ["Deadline", shown_time(entry.deadline)],
+        ["Node", node],
     ]
-    return with_facts(entry, facts)
+    return with_facts(entry.document, facts)
 
 
 class PendingPanel:
@@ -148,6 +148,7 @@ class PendingPanel:
         self._topic = topic
         self._channel = channel
         self._state = view.asked("pending") if view.asked("pending") in _COLUMNS else IN_FLIGHT
+        self._entries: dict[str, PendingMessage] = {}  # by row
         self._edges: dict[str, int] = {}
         self._following: dict[str, int] = {}
         self._busy = False
@@ -194,9 +195,7 @@ class PendingPanel:
     # ---- reading ----
 
     def _nodes(self) -> list[Node]:
-        found = self._view.cluster_view.channel(self._topic, self._channel)
-        names = {part["node"] for part in found["nodes"]} if found is not None else set()
-        return [node for node in self._view.lapwing_nodes() if node.name in names]
+        return self._view.channel_nodes(self._topic, self._channel)
 
     def _refresh(self) -> None:
         shown = bool(self._nodes())
@@ -207,33 +206,30 @@ class PendingPanel:
     async def _load(self) -> None:
         self._busy = True
         try:
-            state, nodes, edges = self._state, self._nodes(), dict(self._edges)
-            asked = await self._view.admin.control.pending(
-                nodes, self._topic, self._channel, state, after=edges, limit=PAGE
-            )
+            state, edges = self._state, dict(self._edges)
+            brokers = self._view.admin.brokers.at(self._nodes())
+            results = await settled(brokers.pending(self._topic, self._channel, state=state, after=edges, count=PAGE))
         finally:
             self._busy = False
         if state == self._state and edges == self._edges:
-            failed = [f"{node}: {failure_reason(failure)}" for node, failure in asked.failures.items()]
-            self._show(asked.answers, edges, failed)
+            self._show(results.answers, edges, refusals(results))
 
-    def _show(self, answers: dict[str, Json], edges: dict[str, int], failed: list[str]) -> None:
+    def _show(self, answers: dict[str, Pending], edges: dict[str, int], failed: list[str]) -> None:
         may_change = self._view.visitor.may_change
         rows = [
             entry_row(entry, node, self._view.links.node(node), self._state, may_change=may_change)
             for node, answer in answers.items()
-            for entry in answer["entries"]
+            for entry in answer.entries
         ]
+        self._entries = {f"{node}|{each.sequence}": each for node, found in answers.items() for each in found.entries}
         set_attributes(self._table, empty=_EMPTY[self._state])
         self._table.show(rows)
         for state, text in TABS:
-            waiting = sum(answer["counts"][state] for answer in answers.values())
+            waiting = sum(answer.counts[state] for answer in answers.values())
             set_text(self._tabs[state], f"{text} {count(waiting)}" if waiting else text)
-        self._following = edges | {
-            node: answer["next"] for node, answer in answers.items() if answer["next"] is not None
-        }
+        self._following = edges | {node: answer.next for node, answer in answers.items() if answer.next is not None}
         self._first.set_visibility(bool(edges))
-        self._next.set_visibility(any(answer["next"] is not None for answer in answers.values()))
+        self._next.set_visibility(any(answer.next is not None for answer in answers.values()))
         show_notice(self._problem, f"Not all can be read: {'; '.join(failed)}." if failed else "")
 
     async def _pick(self, row: str) -> None:
@@ -243,47 +239,46 @@ class PendingPanel:
             return
         node, sequence = found
         state = self._state
-        try:
-            entry = await self._view.admin.control.pending_message(node, self._topic, self._channel, sequence)
-        except CallFailed as error:
-            self._view.notify(error_text(error), bad=True)
-            return
-        if entry is None:
-            self._view.notify("This message is not pending any more.", bad=True)
+        brokers = self._view.admin.brokers.at([node])
+        results = await settled(brokers.pending(self._topic, self._channel, after=sequence - 1, count=1, bodies=True))
+        entry = next((each for answer in results.answers.values() for each in answer.entries), None)
+        if entry is None or entry.sequence != sequence:
+            problem = "; ".join(refusals(results)) or "This message is not pending any more."
+            self._view.notify(problem, bad=True)
             return
         with form_dialog(self._view, f"Message {sequence} of {self._topic}/{self._channel}", wide=True) as form:
-            MessageView().show(entry_message(entry, dict(TABS)[entry["state"]].lower()))
+            MessageView().show(entry_message(entry, node.name))
 
             def then(action: ClaimAction) -> Any:
                 async def go() -> None:
                     form.close()
-                    self._ask([node], action, state, sequence)
+                    self._ask(node, action, state, entry)
 
                 return go
 
             may_change = self._view.visitor.may_change
-            shown = actions_for(entry["state"]) if may_change else []
-            form.buttons(*((f"{label_of(each, entry['state'])} …", then(each), "") for each in shown), leave="Close")
+            shown = actions_for(entry.state) if may_change else []
+            form.buttons(*((f"{label_of(each, entry.state)} …", then(each), "") for each in shown), leave="Close")
 
     # ---- claiming ----
 
     def _act(self, name: str, row: str) -> None:
-        found = self._view.message_of(row)
+        found, entry = self._view.message_of(row), self._entries.get(row)
         action = next(each for each in ACTIONS if each.name == name)
-        if found is not None:
-            self._ask([found[0]], action, self._state, found[1])
+        if found is not None and entry is not None:
+            self._ask(found[0], action, self._state, entry)
 
-    def _ask(self, nodes: Sequence[Node], action: ClaimAction, state: str, sequence: int) -> None:
+    def _ask(self, node: Node, action: ClaimAction, state: str, entry: PendingMessage) -> None:
         """Ask before one message is claimed."""
         label = label_of(action, state)
-        with form_dialog(self._view, f"{label}: message {sequence} of {self._topic}/{self._channel}?") as form:
+        with form_dialog(self._view, f"{label}: message {entry.sequence} of {self._topic}/{self._channel}?") as form:
             element("p", action.question)
             if state == IN_FLIGHT:
                 element("p", "Its holder loses it: a late answer of that consumer is refused.")
             extra = _ExtraFields(form, action.name)
 
             async def claim() -> None:
-                await self._submit(form, nodes, action, {"sequences": [sequence]}, extra)
+                await self._submit(form, [node], action, {"ids": [entry.id]}, extra)
 
             form.buttons((label, claim, action.tone))
 
@@ -307,20 +302,20 @@ class PendingPanel:
 
             async def claim() -> None:
                 action = next(each for each in ACTIONS if each.name == kind.value)
-                document = claim_document(state, holder.value, idle.value, limit.value)
-                await self._submit(form, self._nodes(), action, document, extra)
+                wanted = claim_members(state, holder.value, idle.value, limit.value)
+                await self._submit(form, self._nodes(), action, wanted, extra)
 
             form.buttons(("Claim", claim, "kill"))
 
     async def _submit(
-        self, form: FormDialog, nodes: Sequence[Node], action: ClaimAction, document: Json, extra: "_ExtraFields"
+        self, form: FormDialog, nodes: Sequence[Node], action: ClaimAction, members: Json, extra: "_ExtraFields"
     ) -> None:
-        wanted = {**document, "action": action.name, **extra.document(action.name)}
+        wanted = {**members, "action": action.name, **extra.members(action.name)}
         node = nodes[0].name if len(nodes) == 1 else ""
         await form.submit(
             Action("claim_messages", self._topic, self._channel, node),
-            in_words(wanted),
-            lambda: self._view.admin.control.claim(nodes, self._topic, self._channel, wanted),
+            in_words({name: duration(each) if name in _TIMES else each for name, each in wanted.items()}),
+            lambda: self._view.admin.brokers.at(nodes).claim(self._topic, self._channel, **wanted),
             lambda results: claimed(results, action.past),
             then=self._refresh,
         )
@@ -341,24 +336,24 @@ class _ExtraFields:
         self._delay.set_visibility(action == "defer")
         self._reason.set_visibility(action == "reject")
 
-    def document(self, action: str) -> Json:
-        """Return the members of the claim. Raises `ConfigError` with a sentence for the user."""
+    def members(self, action: str) -> Json:
+        """Return these members of the claim. Raises `ConfigError` with a sentence for the user."""
         if action == "ready" and self._to.value.strip():
             return {"to": self._to.value.strip()}
         if action == "defer":
-            return {"delay": parse_span(self._delay.value, "delay") // MILLISECOND}
+            return {"delay": parse_span(self._delay.value, "delay") / SECOND}
         if action == "reject" and self._reason.value.strip():
             return {"reason": self._reason.value.strip()}
         return {}
 
 
-def claim_document(state: str, holder: str, idle: str, limit: str) -> Json:
+def claim_members(state: str, holder: str, idle: str, limit: str) -> Json:
     """Return which messages a claim means. Raises `ValueError` or `ConfigError` with a sentence for the user."""
     if not limit.strip().isdecimal() or not 1 <= int(limit) <= MOST:
         raise ValueError(f"A claim takes 1 to {count(MOST)} messages at a time.")
-    document: Json = {"state": state, "limit": int(limit)}
+    members: Json = {"state": state, "limit": int(limit)}
     if holder.strip():
-        document["holder"] = holder.strip()
-    if idle.strip() and (least := parse_span(idle, "idle time") // MILLISECOND):
-        document["min_idle"] = least
-    return document
+        members["holder"] = holder.strip()
+    if idle.strip() and (least := parse_span(idle, "idle time") / SECOND):
+        members["min_idle"] = least
+    return members

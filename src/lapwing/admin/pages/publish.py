@@ -100,11 +100,11 @@ def ask_publish(view: PageView, draft: Draft) -> None:
             if not content:
                 raise ValueError("A message needs a body.")
             defer, given = parse_delay(delay.value), parse_headers(headers.value)
-            outcome = await view.admin.actions.publish(
+            warning = await view.admin.actions.publish(
                 view.visitor, topic.value, content, node=node.value, headers=given, defer=defer
             )
             form.close()
-            view.notify(outcome.message or f"Published to {topic.value}", bad=bool(outcome.message))
+            view.notify(warning or f"Published to {topic.value}", bad=bool(warning))
             view.admin.poller.soon()
 
         form.buttons(("Publish", publish, "main"), sign="send")

@@ -5,13 +5,12 @@ from typing import Any, Final
 
 from lapwing.admin.actions import Action
 from lapwing.admin.audit import in_words
-from lapwing.admin.delivery_control import failures
-from lapwing.admin.error_texts import error_text
+from lapwing.admin.error_texts import error_text, refusals
 from lapwing.admin.pages.elements import Table, element, set_text
 from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import TableColumn
-from lapwing.client.cluster_changes import NodeResult
+from lapwing.client.admin_results import Results, Seek
 from lapwing.client.format import count, messages
 from lapwing.errors import LapwingError
 
@@ -45,10 +44,10 @@ def target_of(kind: str, text: str) -> Any:
     return {kind: text.strip()}
 
 
-def consequences(results: list[NodeResult[Any]]) -> str:
+def consequences(results: Results[Seek]) -> str:
     """Return a sentence about what a seek would do, over all nodes."""
-    done = [result.answer for result in results if result.answer is not None]
-    again, skipped = sum(each["again"] for each in done), sum(each["skipped"] for each in done)
+    done = results.answers.values()
+    again, skipped = sum(each.again for each in done), sum(each.skipped for each in done)
     if not done:
         return ""
     if not again and not skipped:
@@ -60,7 +59,7 @@ def consequences(results: list[NodeResult[Any]]) -> str:
 
 def ask_seek(view: PageView, topic: str, channel: str) -> None:
     """Open the dialog."""
-    control = view.admin.control
+    brokers = view.admin.brokers.at(view.channel_nodes(topic, channel))
     with form_dialog(view, f"Seek {topic}/{channel}", wide=True) as form:
         element("p", "The cursor moves on every node. Messages before it count as finished, all others are delivered.")
         kind = form.field("To", kind="select", options=TARGETS, value="back", on_change=lambda _: adapt())
@@ -75,13 +74,11 @@ def ask_seek(view: PageView, topic: str, channel: str) -> None:
 
         async def preview() -> Any:
             target = target_of(kind.value, at.value)
-            results = await control.seek(topic, channel, target, dry_run=True)
-            form.complain("; ".join(failures(results)))
+            results = await brokers.seek(topic, channel, target, dry_run=True)
             set_text(verdict, consequences(results))
             rows = [
-                [node, node, count(each["cursor"]), count(each["sequence"]), each["again"], each["skipped"]]
-                for node, each in ((result.node, result.answer) for result in results)
-                if each is not None
+                [node, node, count(each.cursor), count(each.sequence), each.again, each.skipped]
+                for node, each in results.answers.items()
             ]
             table.show(rows)
             table.set_visibility(bool(rows))
@@ -91,7 +88,7 @@ def ask_seek(view: PageView, topic: str, channel: str) -> None:
             await form.submit(
                 Action("seek_channel", topic, channel),
                 in_words({"to": target}),
-                lambda: control.seek(topic, channel, target, dry_run=False),
+                lambda: brokers.seek(topic, channel, target),
                 f"Moved the cursor of {topic}/{channel}",
                 undo=lambda: _undo(view, topic, channel),
             )
@@ -106,11 +103,11 @@ async def _undo(view: PageView, topic: str, channel: str) -> None:
             view.visitor,
             Action("seek_channel", topic, channel),
             "to bookmark",
-            lambda: view.admin.control.seek(topic, channel, "bookmark", dry_run=False),
+            lambda: view.admin.brokers.at(view.channel_nodes(topic, channel)).seek(topic, channel, "bookmark"),
         )
     except LapwingError as error:
         view.notify(error_text(error), bad=True)
         return
-    refused = failures(results)
+    refused = refusals(results)
     view.notify("; ".join(refused) or f"Moved the cursor of {topic}/{channel} back", bad=bool(refused))
     view.admin.poller.soon()

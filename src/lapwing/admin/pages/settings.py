@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from lapwing.admin.actions import Action
 from lapwing.admin.audit import in_words
-from lapwing.admin.delivery_control import failures
-from lapwing.admin.error_texts import error_text
+from lapwing.admin.error_texts import error_text, refusals
 from lapwing.admin.pages.elements import Field, Table, button, element, notice, panel
 from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import Label, Row, TableColumn
-from lapwing.client.cluster import Json, Node
-from lapwing.client.cluster_changes import NodeResult
+from lapwing.client.admin import Admin
+from lapwing.client.admin_results import Policy, Results, Settings, settled
+from lapwing.client.cluster import Json
 from lapwing.errors import LapwingError
 from lapwing.names import POLICY, own, valid_policy
 
@@ -90,13 +90,13 @@ class Held:
         return len({json.dumps(each) for each in self.by_node.values()}) > 1
 
 
-def merged(results: list[NodeResult[Any]]) -> list[Held]:
+def merged(results: Results[Settings]) -> list[Held]:
     """Join the settings of all nodes that answered, in the order of the first."""
-    answers = {result.node: result.answer["settings"] for result in results if result.answer is not None}
+    answers = {node: answer.settings for node, answer in results.answers.items()}
     found: list[Held] = []
     for name in next(iter(answers.values()), {}):
         by_node = {
-            node: (settings[name]["value"], settings[name]["from"])
+            node: (settings[name].value, settings[name].source)
             for node, settings in answers.items()
             if name in settings
         }
@@ -127,13 +127,13 @@ def _setting_row(held: Held, help_text: str) -> Row:
 
 
 async def _settings(view: PageView, topic: str, channel: str) -> None:
-    control = view.admin.control
-    results = await control.settings(topic, channel)
-    if not any(result.done for result in results):
-        reasons = "; ".join(failures(results)) or "no nsqd has it"
+    brokers = view.admin.brokers
+    results = await settled(brokers.settings(topic, channel))
+    if not results.answers:
+        reasons = "; ".join(refusals(results))
         notice(f"The settings of {topic} cannot be read: {reasons}.", "warning", role="alert")
         return
-    described = await control.describe_settings(view.lapwing_nodes())
+    described = await brokers.at(view.lapwing_nodes()).describe_settings()
     about = {each["name"]: each for each in described.get("channel" if channel else "topic") or ()}
     place = f"{topic}/{channel}" if channel else topic
     held = {each.name: each for each in merged(results)}
@@ -169,7 +169,7 @@ def _ask_setting(view: PageView, topic: str, channel: str, held: Held, about: Js
             await form.submit(
                 Action("change_settings", topic, channel),
                 f"{held.name}={in_words(new)}" if new is not None else f"{held.name} removed",
-                lambda: view.admin.control.change_settings(topic, channel, changes),
+                lambda: view.admin.brokers.change_settings(topic, channel, **changes),
                 f"Set {held.name} of {place}" if new is not None else f"Removed {held.name} of {place}",
                 then=lambda: view.go(view.links.settings(topic, channel)),
             )
@@ -183,25 +183,25 @@ def _ask_setting(view: PageView, topic: str, channel: str, held: Held, about: Js
 # ---- policies ----
 
 
-def _policy_row(name: str, nodes: dict[str, Json], all_nodes: int, *, may_change: bool) -> Row:
+def _policy_row(name: str, nodes: dict[str, Policy], all_nodes: int, *, may_change: bool) -> Row:
     policy = next(iter(nodes.values()))
-    settings = ", ".join(f"{key}={shown_value(value)}" for key, value in policy["settings"].items())
-    same = len({json.dumps(_document(each), sort_keys=True) for each in nodes.values()}) == 1
+    settings = ", ".join(f"{key}={shown_value(value)}" for key, value in policy.settings.items())
+    same = len(set(map(_content, nodes.values()))) == 1
     where: list[Label] = [
         [f"{len(nodes)} of {all_nodes}", "" if same and len(nodes) == all_nodes else "warn", "\n".join(nodes)]
     ]
     if not same:
         where.append(["nodes differ", "warn", ""])
-    topics = sum(each.get("matching_topics", 0) for each in nodes.values())
-    channels = sum(each.get("matching_channels", 0) for each in nodes.values())
-    matches = f"{channels} channels" if policy.get("channels") else f"{topics} topics"
+    topics = sum(each.matching_topics for each in nodes.values())
+    channels = sum(each.matching_channels for each in nodes.values())
+    matches = f"{channels} channels" if policy.channels else f"{topics} topics"
     actions = [["edit", "Change …", ""], ["delete", "Delete …", "danger"]] if may_change else []
     return [
         name,
         name,
-        policy["topics"],
-        policy.get("channels") or "",
-        policy.get("priority", 0),
+        policy.topics,
+        policy.channels or "",
+        policy.priority,
         settings,
         matches,
         where,
@@ -209,32 +209,33 @@ def _policy_row(name: str, nodes: dict[str, Json], all_nodes: int, *, may_change
     ]
 
 
-def _document(policy: Json) -> Json:
-    return {key: policy[key] for key in ("topics", "channels", "priority", "settings") if policy.get(key) is not None}
+def _content(policy: Policy) -> str:
+    return json.dumps([policy.topics, policy.channels, policy.priority, policy.settings], sort_keys=True)
 
 
 async def _policies(view: PageView) -> None:
     nodes = view.lapwing_nodes()
-    found: dict[str, dict[str, Json]] = {}
-    results = await view.admin.control.policies(nodes)
-    refused = failures(results)
-    for result in results:
-        for policy in result.answer["policies"] if result.answer is not None else ():
-            found.setdefault(policy["name"], {})[result.node] = policy
+    brokers = view.admin.brokers.at(nodes)
+    found: dict[str, dict[str, Policy]] = {}
+    results = await settled(brokers.policies())
+    refused = refusals(results)
+    for node, answer in results.answers.items():
+        for policy in answer.policies:
+            found.setdefault(policy.name, {})[node] = policy
     may_change = view.visitor.may_change
 
     def act(action: str, name: str) -> None:
         if action == "delete":
-            _ask_remove_policy(view, name, nodes)
+            _ask_remove_policy(view, name, brokers)
         else:
-            _ask_policy(view, name, _document(next(iter(found[name].values()))), nodes)
+            _ask_policy(view, next(iter(found[name].values())), brokers)
 
     with panel("Policies", "settings for every topic or channel whose name matches; the highest priority wins"):
         if refused:
             notice(f"Not all policies can be read: {'; '.join(refused)}.", "warning")
         if may_change:
             with element("div", None, "lw-buttons lw-pad"):
-                button("New policy", lambda: _ask_policy(view, "", {}, nodes), tone="main", sign="add")
+                button("New policy", lambda: _ask_policy(view, None, brokers), tone="main", sign="add")
         table = Table("policies", "Policies", POLICY_COLUMNS, empty="There are no policies.", on_act=act)
     table.show([_policy_row(name, each, len(nodes), may_change=may_change) for name, each in found.items()])
 
@@ -261,29 +262,29 @@ def parse_priority(text: str) -> int:
         raise ValueError(f"The priority is a whole number, such as 10, not {text.strip()[:80]}.") from None
 
 
-def _ask_policy(view: PageView, name: str, policy: Json, nodes: list[Node]) -> None:
+def _ask_policy(view: PageView, policy: Policy | None, brokers: Admin) -> None:
+    name = policy.name if policy is not None else ""
+    before = policy or Policy("", {}, document=None)
     with form_dialog(view, f"Change policy {name}" if name else "New policy") as form:
         element("p", "* matches any characters, ? one. Settings of topics need an empty channel pattern.")
         name_field = form.field("Name", value=name, focus=not name)
         name_field.set_visibility(not name)
-        topics = form.field("Topics", value=policy.get("topics", "*"), focus=bool(name))
-        channels = form.field("Channels", value=policy.get("channels", "*" if not name else "") or "")
-        priority = form.field("Priority", value=str(policy.get("priority", 0)), kind="number")
-        lines = "\n".join(f"{key}={shown_value(value)}" for key, value in policy.get("settings", {}).items())
+        topics = form.field("Topics", value=before.topics, focus=bool(name))
+        channels = form.field("Channels", value=before.channels or "")
+        priority = form.field("Priority", value=str(before.priority), kind="number")
+        lines = "\n".join(f"{key}={shown_value(value)}" for key, value in before.settings.items())
         settings = form.field("Settings, one setting=value a line", kind="textarea", value=lines)
 
         async def save() -> None:
-            given = parse_pairs(settings.value)
-            document: Json = {"topics": topics.value, "priority": parse_priority(priority.value), "settings": given}
-            if channels.value:
-                document["channels"] = channels.value
+            given, first = parse_pairs(settings.value), parse_priority(priority.value)
+            where = {"topics": topics.value, "channels": channels.value}
             wanted = name or name_field.value.strip()
             if not valid_policy(wanted):
                 raise ValueError(POLICY if wanted else "A policy needs a name.")
             await form.submit(
                 Action("put_policy", ""),
-                f"{wanted}: {in_words(document)}",
-                lambda: view.admin.control.put_policy(nodes, wanted, document),
+                f"{wanted}: {in_words({**where, 'priority': first, 'settings': given})}",
+                lambda: brokers.set_policy(wanted, given, **where, priority=first),
                 f"Saved policy {wanted}",
                 then=lambda: view.go(view.links.page("/settings")),
             )
@@ -291,7 +292,7 @@ def _ask_policy(view: PageView, name: str, policy: Json, nodes: list[Node]) -> N
         form.buttons(("Save", save, "main"))
 
 
-def _ask_remove_policy(view: PageView, name: str, nodes: list[Node]) -> None:
+def _ask_remove_policy(view: PageView, name: str, brokers: Admin) -> None:
     with form_dialog(view, f"Delete policy {name}?") as form:
         element("p", "Topics and channels that it holds for go back to other policies, or to their defaults.")
 
@@ -299,7 +300,7 @@ def _ask_remove_policy(view: PageView, name: str, nodes: list[Node]) -> None:
             await form.submit(
                 Action("remove_policy", ""),
                 name,
-                lambda: view.admin.control.remove_policy(nodes, name),
+                lambda: brokers.remove_policy(name),
                 f"Deleted policy {name}",
                 then=lambda: view.go(view.links.page("/settings")),
             )

@@ -27,7 +27,7 @@ from lapwing.admin.pages import (
     topics,
 )
 from lapwing.admin.pages.frame import add_page
-from lapwing.admin.services import Admin
+from lapwing.admin.services import Services
 from lapwing.admin.static import PACKAGED
 
 # path, name of the section, and the function that draws the page
@@ -49,7 +49,7 @@ PAGES: Final = (
 )
 
 
-def mount(admin: Admin) -> FastAPI:
+def mount(admin: Services) -> FastAPI:
     """Return the pages. Call it once per process: NiceGUI keeps its routes in a global."""
     site = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for path, section, draw in PAGES:
