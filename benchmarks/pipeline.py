@@ -33,11 +33,12 @@ from typing import Any
 
 from footprint import Footprint, family, median, shown
 
-from lapwing.spark.pipelines import archive, spec
-from lapwing.spark.pipelines.progress import PipelineProgress
-from lapwing.spark.pipelines.running import CONF, PipelineRun, RunRequest
-from lapwing.spark.pipelines.verify import verify
+from lapwing.spark.pipelines.kinds import archive
+from lapwing.spark.pipelines.run.progress import PipelineProgress
+from lapwing.spark.pipelines.run.runner import CONF, PipelineRun, RunRequest
+from lapwing.spark.pipelines.settings import spec
 from lapwing.spark.session import local_session
+from lapwing.spark.tables.verify import verify
 
 TOPIC = "bench"
 TICK = os.sysconf("SC_CLK_TCK")

@@ -30,8 +30,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from lapwing.spark.data_source import columns
 from lapwing.spark.session import local_session
-from lapwing.spark.source import columns
 
 TOPIC = "bench"
 BLOCK = 4 << 20  # bytes of a block, as the broker sends them
@@ -63,7 +63,7 @@ class ReadyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         from lapwing import kernel
-        from lapwing.spark.blocks import RangeBlock, arrow_schema, to_batch
+        from lapwing.spark.source.blocks import RangeBlock, arrow_schema, to_batch
 
         count = BLOCK // (self.size + kernel.HEAD)
         schema = arrow_schema(columns({}).fieldNames())

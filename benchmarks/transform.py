@@ -19,8 +19,8 @@ from typing import Any
 
 from pipeline import NOT_OURS, Broker, measured, rates, say
 
-from lapwing.spark.pipelines import spec
-from lapwing.spark.pipelines.running import CONF, PipelineRun, RunRequest
+from lapwing.spark.pipelines.run.runner import CONF, PipelineRun, RunRequest
+from lapwing.spark.pipelines.settings import spec
 from lapwing.spark.session import local_session
 
 SCHEMA = "id bigint, at bigint, customer string, country string, amount double, items int, note string"

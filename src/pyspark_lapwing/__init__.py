@@ -1,6 +1,6 @@
 """Spark looks for packages called `pyspark_*` and registers their `DefaultSource` by itself."""
 
-from lapwing.spark.source import LapwingSource
+from lapwing.spark.data_source import LapwingSource
 
 
 class DefaultSource(LapwingSource):

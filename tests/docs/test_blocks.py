@@ -21,7 +21,7 @@ from documents import ROOT, Block, block, blocks, pages
 from lapwing import Requeue
 from lapwing.cli import main
 from lapwing.cli.commands import ArgumentMissing, Command, Group
-from lapwing.spark.pipelines.pipeline_settings import KINDS
+from lapwing.spark.pipelines.settings.kind_settings import KINDS
 
 # page, first line (or a language: all such blocks of the page): the test that runs it
 ELSEWHERE = {
@@ -32,7 +32,7 @@ ELSEWHERE = {
     ("docs/spark.md", "sql"): "tests/spark/test_dead_columns.py",
     ("docs/pipelines.md", "sql"): "tests/spark/test_dead_columns.py",
     ("docs/pipelines.md", "from deltalake import DeltaTable"): "tests/spark/test_pipeline_archive.py",
-    ("docs/pipelines.md", "from lapwing.spark.pipelines import delta"): "tests/spark/test_dead_columns.py",
+    ("docs/pipelines.md", "from lapwing.spark.tables import delta"): "tests/spark/test_dead_columns.py",
     ("docs/security.md", "json"): "tests/nsqd/test_auth.py",
     ("docs/monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
     ("docs/tutorial.md", "python"): "tests/docs/test_tutorial.py",

@@ -74,7 +74,7 @@ def py_files(broker: Daemon, scratch: Path) -> list[str]:
         shutil.copytree(SOURCES / name, zipped / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     shutil.make_archive(str(scratch / "lapwing"), "zip", zipped)
     script = scratch / "job.py"
-    code = example("from lapwing.spark.source import LapwingSource", broker, scratch)
+    code = example("from lapwing.spark.data_source import LapwingSource", broker, scratch)
     stream = (
         "spark.readStream.format('lapwing').options(nsqd='{0}', topic='orders', startingOffsets='earliest').load()"
         ".writeStream.format('noop').option('checkpointLocation', '{1}/c').trigger(availableNow=True).start()"

@@ -8,7 +8,7 @@ import pyarrow.dataset as dataset
 from deltalake import DeltaTable
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
 
-from lapwing.spark.pipelines.delta import DeltaOutput, TableFormat
+from lapwing.spark.tables.delta import DeltaOutput, TableFormat
 
 SCHEMA = StructType([
     StructField("topic", StringType()), StructField("node", IntegerType()), StructField("log_id", StringType()),

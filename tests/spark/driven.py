@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from lapwing.spark.data_source import columns
 from lapwing.spark.options import source_options
-from lapwing.spark.source import columns
-from lapwing.spark.stream_reader import LogStreamReader
+from lapwing.spark.source.stream_reader import LogStreamReader
 
 Row = tuple[str, int, int, bytes]  # topic, node, sequence, body
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from daemons import until
-from lapwing.spark.pipelines import spec
-from lapwing.spark.pipelines.running import PipelineRun, RunRequest
+from lapwing.spark.pipelines.run.runner import PipelineRun, RunRequest
+from lapwing.spark.pipelines.settings import spec
 
 
 class Runs:

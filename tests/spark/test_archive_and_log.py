@@ -12,10 +12,10 @@ from pipeline_runs import Runs
 
 from daemons import until
 from lapwing.errors import LapwingError
-from lapwing.spark.batch_reader import LogBatchReader
-from lapwing.spark.offsets import ENDED_LOG, HeldLog, LogPosition, LogRange, adopt, divide
+from lapwing.spark.data_source import columns
 from lapwing.spark.options import OptionError, source_options
-from lapwing.spark.source import columns
+from lapwing.spark.source.batch_reader import LogBatchReader
+from lapwing.spark.source.offsets import ENDED_LOG, HeldLog, LogPosition, LogRange, adopt, divide
 
 RANGE = LogRange("t", 1, "l", 0, 100, "a:1")
 

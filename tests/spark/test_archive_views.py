@@ -7,8 +7,8 @@ from pipeline_runs import Runs
 
 from documents import ROOT
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import archive_views
-from lapwing.spark.pipelines.archive_views import first_rows, select
+from lapwing.spark.tables import archive_views
+from lapwing.spark.tables.archive_views import first_rows, select
 
 pytestmark = pytest.mark.spark
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from driven import DrivenQuery
 
-from lapwing.spark.batch_reader import LogBatchReader
-from lapwing.spark.http import NotAuthorized
+from lapwing.spark.brokers.http import NotAuthorized
+from lapwing.spark.data_source import columns
 from lapwing.spark.options import sink_options, source_options
-from lapwing.spark.source import columns
-from lapwing.spark.writer import commit, stage
+from lapwing.spark.sink.writer import commit, stage
+from lapwing.spark.source.batch_reader import LogBatchReader
 
 READER = {"topic": "^orders$", "channels": ["^lake$"], "permissions": ["subscribe"]}
 PUBLISHER = {"topic": "^orders$", "channels": [".*"], "permissions": ["publish"]}

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing import kernel
-from lapwing.spark import blocks
-from lapwing.spark.batches import BadRow, batches
-from lapwing.spark.blocks import (
+from lapwing.spark.sink.batches import BadRow, batches
+from lapwing.spark.source import blocks
+from lapwing.spark.source.blocks import (
     _PIECE,
     BARE,
     HEAD,
@@ -139,7 +139,7 @@ def test_messages_longer_than_a_piece_are_cut_too(way):
 @given(st.data())
 def test_whatever_pieces_cut_in_two_the_columns_are_whole(way, data):
     bodies = data.draw(st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=30))
-    with mock.patch("lapwing.spark.blocks._PIECE", data.draw(st.integers(1, 300))):
+    with mock.patch("lapwing.spark.source.blocks._PIECE", data.draw(st.integers(1, 300))):
         rows = batch_of(block(*bodies), way, ["body", "id"]).to_pylist()
 
     assert [row["body"] for row in rows] == bodies

@@ -6,10 +6,10 @@ import pytest
 from driven import DrivenQuery
 
 from daemons import until
-from lapwing.spark import channel_hold
-from lapwing.spark.channel_hold import ChannelHold, ChannelInUse
 from lapwing.spark.options import source_options
-from lapwing.spark.survey import survey
+from lapwing.spark.source import channel_hold
+from lapwing.spark.source.channel_hold import ChannelHold, ChannelInUse
+from lapwing.spark.source.survey import survey
 
 
 def cursor(broker):

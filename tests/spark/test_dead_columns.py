@@ -15,10 +15,10 @@ from queries import forget_last_commit
 from daemons import until
 from documents import block
 from lapwing import Consumer
-from lapwing.spark.batch_reader import LogBatchReader
-from lapwing.spark.dead_columns import add_columns, base_columns
+from lapwing.spark.data_source import DEAD_COLUMNS, columns
 from lapwing.spark.options import source_options
-from lapwing.spark.source import DEAD_COLUMNS, columns
+from lapwing.spark.source.batch_reader import LogBatchReader
+from lapwing.spark.source.dead_columns import add_columns, base_columns
 
 LETTER = {
     "dead-topic": "orders", "dead-channel": "billing", "dead-node": "1", "dead-log": "l", "dead-sequence": "7",
@@ -106,7 +106,7 @@ def test_dead_letters_are_archived_once_and_counted_by_channel_and_reason(spark,
     second = runs.once("dead")
 
     letters = delta_tables.read(spark, tmp_path / "dead" / "letters")
-    view = block("docs/pipelines.md", "from lapwing.spark.pipelines import delta").text
+    view = block("docs/pipelines.md", "from lapwing.spark.tables import delta").text
     exec(view.replace('"lapwing-data/', f'"{tmp_path}/'), {"spark": spark})
     [query] = sql_of("pipelines.md")
     found = spark.sql(query).collect()

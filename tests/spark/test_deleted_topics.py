@@ -3,7 +3,7 @@
 import pytest
 from driven import DrivenQuery
 
-from lapwing.spark.losses import DataLoss
+from lapwing.spark.source.losses import DataLoss
 
 pytestmark = pytest.mark.spark
 

@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from pyspark.sql.types import DoubleType, FloatType, IntegerType, LongType, StringType, StructField, StructType
 
 from lapwing.errors import ConfigError, LapwingError
-from lapwing.spark.archived import Archive
-from lapwing.spark.pipelines import delta
-from lapwing.spark.pipelines import verify as v
-from lapwing.spark.pipelines.verify import proof_text
+from lapwing.spark.source.archived import Archive
+from lapwing.spark.tables import delta
+from lapwing.spark.tables import verify as v
+from lapwing.spark.tables.verify import proof_text
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from test_reading import Script, says
 
 from daemons import start_nsqlookupd, until
 from lapwing.errors import LapwingError
-from lapwing.spark import batch_reader
-from lapwing.spark.batch_reader import LogBatchReader
-from lapwing.spark.directory import Directory
-from lapwing.spark.http import BrokerAway
+from lapwing.spark.brokers.directory import Directory
+from lapwing.spark.brokers.http import BrokerAway
+from lapwing.spark.data_source import columns
 from lapwing.spark.options import BrokerAccess, source_options
-from lapwing.spark.source import columns
+from lapwing.spark.source import batch_reader
+from lapwing.spark.source.batch_reader import LogBatchReader
 
 
 class Cluster:

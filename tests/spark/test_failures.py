@@ -6,12 +6,13 @@ import pytest
 
 from daemons import until
 from lapwing.errors import ConfigError, LapwingError
-from lapwing.spark import http, reason
-from lapwing.spark.pipelines import spec
-from lapwing.spark.pipelines.checkpoint import Checkpoint
-from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.messages import brokers
-from lapwing.spark.pipelines.running import PipelineRun, RunRequest, StoppedEarly
+from lapwing.spark import reason
+from lapwing.spark.brokers import http
+from lapwing.spark.files import LocalFiles
+from lapwing.spark.pipelines.kinds.messages import brokers
+from lapwing.spark.pipelines.run.checkpoint import Checkpoint
+from lapwing.spark.pipelines.run.runner import PipelineRun, RunRequest, StoppedEarly
+from lapwing.spark.pipelines.settings import spec
 
 HEAD = "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown: "
 TRACE = (
@@ -39,7 +40,7 @@ def test_of_several_traces_the_last_counts_and_one_of_our_own_errors_beats_them(
     second = TRACE.format(path="/b.py") + "mine.Custom: second\n"
 
     assert reason(Exception(first + second)) == "/b.py:7: mine.Custom: second"
-    ours = first + second + "lapwing.spark.losses.DataLoss: topic t, node 1: gone\n"
+    ours = first + second + "lapwing.spark.source.losses.DataLoss: topic t, node 1: gone\n"
     assert reason(Exception(ours)) == "topic t, node 1: gone"
 
 

@@ -9,11 +9,11 @@ from queries import Copy, Query
 from relay import Moment, Relay, owner
 
 from daemons import start_nsqlookupd, until
-from lapwing.spark.losses import DataLoss
+from lapwing.spark.data_source import columns
 from lapwing.spark.options import source_options
-from lapwing.spark.source import columns
-from lapwing.spark.stream_reader import LogStreamReader
-from lapwing.spark.survey import survey
+from lapwing.spark.source.losses import DataLoss
+from lapwing.spark.source.stream_reader import LogStreamReader
+from lapwing.spark.source.survey import survey
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,9 @@ import pytest
 from driven import DrivenQuery
 
 from daemons import until
-from lapwing.spark import http, inquiry
-from lapwing.spark.http import BrokerAway
-from lapwing.spark.inquiry import Inquiry
+from lapwing.spark.brokers import http, inquiry
+from lapwing.spark.brokers.http import BrokerAway
+from lapwing.spark.brokers.inquiry import Inquiry
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing.spark import offsets as o
-from lapwing.spark.offsets import EARLIEST, LATEST, HeldLog, LogPosition, LogRange, OffsetError
+from lapwing.spark.source import offsets as o
+from lapwing.spark.source.offsets import EARLIEST, LATEST, HeldLog, LogPosition, LogRange, OffsetError
 
 A, B = "a" * 16, "b" * 16
 

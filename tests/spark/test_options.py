@@ -2,8 +2,8 @@
 
 import pytest
 
-from lapwing.spark.offsets import LogPosition
 from lapwing.spark.options import OptionError, sink_options, source_options
+from lapwing.spark.source.offsets import LogPosition
 
 NSQD = {"nsqd": "h:4151"}
 

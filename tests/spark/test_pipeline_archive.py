@@ -15,11 +15,13 @@ from pyspark.sql import functions as F
 from daemons import start_nsqlookupd, until
 from documents import block
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import archive, files, spec
-from lapwing.spark.pipelines import settings as settings_module
-from lapwing.spark.pipelines.run_command import RunCommand, remembered
-from lapwing.spark.pipelines.running import PipelineRun, RunRequest
-from lapwing.spark.pipelines.verify import proof_text, published, verify
+from lapwing.spark import files
+from lapwing.spark.pipelines.kinds import archive
+from lapwing.spark.pipelines.run.command import RunCommand, remembered
+from lapwing.spark.pipelines.run.runner import PipelineRun, RunRequest
+from lapwing.spark.pipelines.settings import spec
+from lapwing.spark.pipelines.settings import values as settings_module
+from lapwing.spark.tables.verify import proof_text, published, verify
 
 pytestmark = pytest.mark.spark
 

@@ -6,8 +6,8 @@ import pytest
 from pipeline_runs import Runs
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines.pipeline_settings import ReplaySettings
-from lapwing.spark.pipelines.replay import ReplayPlan, ReplayRange, chunk_size
+from lapwing.spark.pipelines.kinds.replay import ReplayPlan, ReplayRange, chunk_size
+from lapwing.spark.pipelines.settings.kind_settings import ReplaySettings
 
 pytestmark = pytest.mark.spark
 

@@ -7,11 +7,12 @@ from inspect import signature
 import pytest
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import spec, template, upkeep
-from lapwing.spark.pipelines.messages import sink_access, stream_options
-from lapwing.spark.pipelines.parse import with_mark
-from lapwing.spark.pipelines.pipeline_settings import KINDS, ArchiveSettings, ReplaySettings, RollupSettings
-from lapwing.spark.pipelines.run_command import RunCommand, remembered
+from lapwing.spark.pipelines.kinds.messages import sink_access, stream_options
+from lapwing.spark.pipelines.kinds.parse import with_mark
+from lapwing.spark.pipelines.run import upkeep
+from lapwing.spark.pipelines.run.command import RunCommand, remembered
+from lapwing.spark.pipelines.settings import spec, template
+from lapwing.spark.pipelines.settings.kind_settings import KINDS, ArchiveSettings, ReplaySettings, RollupSettings
 
 
 def written(tmp_path, text, name="p.yaml"):
@@ -230,7 +231,7 @@ def test_a_password_may_be_empty(tmp_path):
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"replay"}))
 def test_every_kind_of_stream_has_a_module_of_its_name_that_builds_it(kind):
-    module = import_module(f"lapwing.spark.pipelines.{kind}")
+    module = import_module(f"lapwing.spark.pipelines.kinds.{kind}")
 
     assert list(signature(module.build).parameters) == ["settings", "context"]
 

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines.checkpoint import Checkpoint
-from lapwing.spark.pipelines.files import LocalFiles
-from lapwing.spark.pipelines.pipeline_home import PipelineHome
-from lapwing.spark.pipelines.pipeline_settings import ArchiveSettings, RollupSettings
-from lapwing.spark.pipelines.progress import PipelineProgress, from_spark
-from lapwing.spark.pipelines.publish import options
-from lapwing.spark.pipelines.run_context import RunContext
-from lapwing.spark.pipelines.stderr_filter import meaningful
+from lapwing.spark.files import LocalFiles
+from lapwing.spark.pipelines.kinds.publish import options
+from lapwing.spark.pipelines.run.checkpoint import Checkpoint
+from lapwing.spark.pipelines.run.context import RunContext
+from lapwing.spark.pipelines.run.home import PipelineHome
+from lapwing.spark.pipelines.run.progress import PipelineProgress, from_spark
+from lapwing.spark.pipelines.run.stderr_filter import meaningful
+from lapwing.spark.pipelines.settings.kind_settings import ArchiveSettings, RollupSettings
 
 
 def until(sequence):

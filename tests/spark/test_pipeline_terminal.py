@@ -10,7 +10,7 @@ LAPWING = [sys.executable, "-m", "lapwing.cli.main", "pipeline"]
 BOUNDED = """
 from dataclasses import replace
 from lapwing.cli.pipeline import _display
-from lapwing.spark.pipelines.progress import PipelineProgress
+from lapwing.spark.pipelines.run.progress import PipelineProgress
 
 progress = PipelineProgress("archive", "archive", ("orders",), "archive", state="running", batch_id=3, batch_ms=40)
 with _display(bounded=%s) as show:

@@ -10,9 +10,9 @@ from test_pipeline_archive import redo_last_batch
 
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark import reason
-from lapwing.spark.pipelines import run_command
-from lapwing.spark.pipelines.flow import Counters
-from lapwing.spark.pipelines.pipeline_home import PipelineHome
+from lapwing.spark.pipelines.kinds.flow import Counters
+from lapwing.spark.pipelines.run import command as run_command
+from lapwing.spark.pipelines.run.home import PipelineHome
 
 pytestmark = pytest.mark.spark
 

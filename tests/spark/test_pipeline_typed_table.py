@@ -15,10 +15,13 @@ from postgresql import POSTGRESQL_JAR, SQLITE_JAR
 from queries import forget_last_commit
 
 from lapwing.errors import ConfigError
-from lapwing.spark.pipelines import archive, jdbc_store, spec, upkeep
-from lapwing.spark.pipelines.files import HadoopFiles
-from lapwing.spark.pipelines.run_command import RunCommand
-from lapwing.spark.pipelines.verify import verify
+from lapwing.spark.files import HadoopFiles
+from lapwing.spark.pipelines.kinds import archive
+from lapwing.spark.pipelines.run import upkeep
+from lapwing.spark.pipelines.run.command import RunCommand
+from lapwing.spark.pipelines.settings import spec
+from lapwing.spark.tables import jdbc as jdbc_store
+from lapwing.spark.tables.verify import verify
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ import pytest
 from daemons import until
 from lapwing.cli.pipeline import status
 from lapwing.spark.options import BrokerAccess
-from lapwing.spark.pipelines.pipeline_home import PipelineHome
-from lapwing.spark.pipelines.progress import PipelineProgress, ProgressReporter, from_spark
+from lapwing.spark.pipelines.run.home import PipelineHome
+from lapwing.spark.pipelines.run.progress import PipelineProgress, ProgressReporter, from_spark
 
 RECORD = PipelineProgress("lake", "archive", ("orders",), "lake", state="running")
 

@@ -12,17 +12,17 @@ import pytest
 
 from lapwing import kernel
 from lapwing.errors import LapwingError
-from lapwing.spark import http as client
-from lapwing.spark.batch_reader import LogBatchReader
-from lapwing.spark.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
-from lapwing.spark.http import BrokerAway, patiently
-from lapwing.spark.losses import DataLoss
-from lapwing.spark.offsets import LogRange
+from lapwing.spark.brokers import http as client
+from lapwing.spark.brokers.http import BrokerAway, patiently
+from lapwing.spark.data_source import columns
 from lapwing.spark.options import BrokerAccess, sink_options, source_options
-from lapwing.spark.range_reader import _stream_all, stream
-from lapwing.spark.source import columns
-from lapwing.spark.survey import ServerWithoutLog, survey
-from lapwing.spark.writer import stage
+from lapwing.spark.sink.writer import stage
+from lapwing.spark.source.batch_reader import LogBatchReader
+from lapwing.spark.source.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
+from lapwing.spark.source.losses import DataLoss
+from lapwing.spark.source.offsets import LogRange
+from lapwing.spark.source.range_reader import _stream_all, stream
+from lapwing.spark.source.survey import ServerWithoutLog, survey
 
 
 class Script:
@@ -276,7 +276,7 @@ def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
         {"broadcast_address": "c", "http_port": 3, "topics": ["u"], "tombstoned": [], "active": True},
     ]
     script.steps = [says(200, producers=producers, departed=[], started_ms_ago=1)]
-    from lapwing.spark.directory import Directory
+    from lapwing.spark.brokers.directory import Directory
 
     access = BrokerAccess(lookupd=(script.address, "127.0.0.1:1"))
     assert Directory(access).find(["t"]) == ["a:1"]

@@ -8,10 +8,10 @@ from test_directory import Cluster
 
 from daemons import until
 from lapwing.errors import LapwingError
-from lapwing.spark import sink_home as homes
-from lapwing.spark.http import BrokerAway
+from lapwing.spark.brokers.http import BrokerAway
 from lapwing.spark.options import BrokerAccess
-from lapwing.spark.sink_home import sink_home
+from lapwing.spark.sink import home as homes
+from lapwing.spark.sink.home import sink_home
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from lapwing.spark import offsets as o
-from lapwing.spark.offsets import OffsetError
+from lapwing.spark.data_source import columns
 from lapwing.spark.options import source_options
-from lapwing.spark.source import columns
-from lapwing.spark.stream_reader import LogStreamReader
+from lapwing.spark.source import offsets as o
+from lapwing.spark.source.offsets import OffsetError
+from lapwing.spark.source.stream_reader import LogStreamReader
 
 
 class Stream:

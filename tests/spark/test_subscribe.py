@@ -11,10 +11,10 @@ import pytest
 
 from certificates import self_signed
 from daemons import start_nsqd, start_nsqlookupd, until
-from lapwing.spark.http import BrokerAway, call
+from lapwing.spark.brokers.http import BrokerAway, call
+from lapwing.spark.data_source import columns
 from lapwing.spark.options import BrokerAccess, source_options
-from lapwing.spark.source import columns
-from lapwing.spark.subscribe import NotWelcome, SubscribeStreamReader
+from lapwing.spark.source.subscribe import NotWelcome, SubscribeStreamReader
 
 pytestmark = pytest.mark.spark
 

@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from daemons import nsqd, until
-from lapwing.spark.http import BrokerAway, call
-from lapwing.spark.offsets import LogRange
+from lapwing.spark.brokers.http import BrokerAway, call
 from lapwing.spark.options import BrokerAccess, source_options
-from lapwing.spark.range_reader import stream
-from lapwing.spark.subscribe import SpoolSubscription
-from lapwing.spark.survey import survey
+from lapwing.spark.source.offsets import LogRange
+from lapwing.spark.source.range_reader import stream
+from lapwing.spark.source.subscribe import SpoolSubscription
+from lapwing.spark.source.survey import survey
 
 
 @pytest.fixture(scope="module")

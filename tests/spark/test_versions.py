@@ -5,10 +5,11 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructField, StructType
 
 from lapwing.errors import ConfigError, LapwingError
-from lapwing.spark import pyspark_40, pyspark_41
-from lapwing.spark.pipelines import spec
-from lapwing.spark.pipelines.running import PipelineRun, RunRequest
-from lapwing.spark.source import LapwingSource, columns
+from lapwing.spark import _pyspark_4_0 as pyspark_40
+from lapwing.spark import _pyspark_4_1 as pyspark_41
+from lapwing.spark.data_source import LapwingSource, columns
+from lapwing.spark.pipelines.run.runner import PipelineRun, RunRequest
+from lapwing.spark.pipelines.settings import spec
 
 SCHEMA = StructType([
     StructField("body", BinaryType()), StructField("topic", StringType()), StructField("defer_ms", LongType()),

@@ -17,8 +17,8 @@ from lapwing.errors import ConfigError, LapwingError
 from lapwing.tools.terminal import Column, Terminal, table
 
 if TYPE_CHECKING:
-    from lapwing.spark.pipelines.progress import PipelineProgress
-    from lapwing.spark.pipelines.run_command import RunCommand
+    from lapwing.spark.pipelines.run.command import RunCommand
+    from lapwing.spark.pipelines.run.progress import PipelineProgress
 
 app = Group(
     "pipeline",
@@ -68,7 +68,7 @@ def run(
     if dry_run:
         extra["dry_run"] = True
     with spark_needed():
-        from lapwing.spark.pipelines.run_command import RunCommand
+        from lapwing.spark.pipelines.run.command import RunCommand
     _run(RunCommand(names, settings, extra, once, checkpoint, master, _pairs(conf)), data)
 
 
@@ -83,7 +83,7 @@ def resume(
 ) -> None:
     """Run a pipeline again as it was last run, from where it is."""
     with spark_needed():
-        from lapwing.spark.pipelines.run_command import remembered
+        from lapwing.spark.pipelines.run.command import remembered
     _run(remembered(data, name, once=once, accept_loss=accept_loss), data)
 
 
@@ -105,8 +105,8 @@ def _run(command: "RunCommand", data: Path) -> None:
     """Run pipelines until they end; exit status 1 when one fails."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    from lapwing.spark.pipelines.running import StoppedEarly
-    from lapwing.spark.pipelines.stderr_filter import quieted
+    from lapwing.spark.pipelines.run.runner import StoppedEarly
+    from lapwing.spark.pipelines.run.stderr_filter import quieted
 
     with _waiting():
         preview = command.is_preview
@@ -145,8 +145,8 @@ def _run(command: "RunCommand", data: Path) -> None:
 @app.command("list", example="lapwing pipeline list")
 def list_(data: Data = DATA, as_json: Json = False) -> None:
     """List the kinds of pipelines, and those that have run here."""
-    from lapwing.spark.pipelines.pipeline_home import homes
-    from lapwing.spark.pipelines.pipeline_settings import KINDS
+    from lapwing.spark.pipelines.run.home import homes
+    from lapwing.spark.pipelines.settings.kind_settings import KINDS
 
     found = [home.status() for home in homes(data)]
     if as_json:
@@ -168,7 +168,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show how the pipelines that ran here are doing; exit status 1 when one has failed, died or fallen silent."""
-    from lapwing.spark.pipelines.pipeline_home import PipelineHome, homes
+    from lapwing.spark.pipelines.run.home import PipelineHome, homes
 
     found = [PipelineHome(data / name).status() for name in names] or [home.status() for home in homes(data)]
     for each in found:
@@ -219,7 +219,7 @@ def stop(
     timeout: Annotated[float, Option(min=0, duration=True, help="Wait so long for the current batch.")] = 120,
 ) -> None:
     """Stop running pipelines after their current batch."""
-    from lapwing.spark.pipelines.pipeline_home import PipelineHome
+    from lapwing.spark.pipelines.run.home import PipelineHome
 
     for name in names:
         home = PipelineHome(data / name)
@@ -243,7 +243,7 @@ def remove(
 ) -> None:
     """Delete a pipeline's checkpoint and status, and its channel on the brokers; the files it wrote are kept."""
     with spark_needed():
-        from lapwing.spark.pipelines import upkeep
+        from lapwing.spark.pipelines.run import upkeep
     _confirm(f"delete the pipeline {name}, its checkpoint and its channel", yes)
     for line in upkeep.remove(data, name, keep_channel=keep_channel):
         print(line)
@@ -258,7 +258,7 @@ def reset(
 ) -> None:
     """Delete a pipeline's checkpoint: the next run starts over, at the place of the setting start."""
     with spark_needed():
-        from lapwing.spark.pipelines import upkeep
+        from lapwing.spark.pipelines.run import upkeep
     _confirm(f"delete the checkpoint of {name}" + (" and its files" if with_output else ""), yes)
     for line in upkeep.reset(data, name, with_output=with_output):
         print(line)
@@ -270,7 +270,7 @@ def compact(
 ) -> None:
     """Merge the small files of an archive or a table now, and delete those that it needs no more."""
     with spark_needed():
-        from lapwing.spark.pipelines import upkeep
+        from lapwing.spark.pipelines.run import upkeep
     print(f"{place}: {upkeep.compact_now(str(place)):,} files merged")
 
 
@@ -292,7 +292,7 @@ def init(
 ) -> None:
     """Write a commented pipeline file to start from."""
     with spark_needed():
-        from lapwing.spark.pipelines.template import template
+        from lapwing.spark.pipelines.settings.template import template
     text = template(kind)
     path = file or Path(f"{kind}.yaml")
     if path.exists() and not force:
@@ -315,10 +315,10 @@ def verify(
 ) -> None:
     """Prove that every message is in an archive exactly once: reads all sequences; exit status 1 if not so."""
     with spark_needed():
-        from lapwing.spark.pipelines.settings import BadSetting
-        from lapwing.spark.pipelines.settings import sequences as parse
-        from lapwing.spark.pipelines.verify import proof_json, proof_text, published
-        from lapwing.spark.pipelines.verify import verify as prove
+        from lapwing.spark.pipelines.settings.values import BadSetting
+        from lapwing.spark.pipelines.settings.values import sequences as parse
+        from lapwing.spark.tables.verify import proof_json, proof_text, published
+        from lapwing.spark.tables.verify import verify as prove
     try:
         span = parse(sequences) if sequences else None
     except BadSetting as error:

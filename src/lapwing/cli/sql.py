@@ -28,10 +28,10 @@ def app(
 
     check(sql)  # mistakes that show without Spark are errors at once
     with spark_needed(), busy("looking at the archive", only_on_terminal=True):
-        from lapwing.spark.pipelines.archive_views import query, topics
-        from lapwing.spark.pipelines.files import is_local, plain_place
-        from lapwing.spark.pipelines.stderr_filter import quieted
+        from lapwing.spark.files import is_local, plain_place
+        from lapwing.spark.pipelines.run.stderr_filter import quieted
         from lapwing.spark.session import local_session
+        from lapwing.spark.tables.archive_views import query, topics
 
         archive = plain_place(archive)
         if is_local(archive):

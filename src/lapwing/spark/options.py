@@ -8,7 +8,7 @@ from typing import Final
 
 from lapwing import durations, names
 from lapwing.net import bearer
-from lapwing.spark.offsets import OffsetError, Requested, parse_requested
+from lapwing.spark.source.offsets import OffsetError, Requested, parse_requested
 
 _RETRY_SECONDS: Final = 30.0
 _BATCH_BYTES: Final = 4 << 20

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lapwing.errors import ConfigError
+from lapwing.spark import _pyspark_4_1 as pyspark_41
 from lapwing.spark import java as javas
-from lapwing.spark import pyspark_41
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ def prepare(settings: Mapping[str, str] | None = None) -> Setup:
     """
     import pyspark
 
-    from lapwing.spark import pyspark_40
+    from lapwing.spark import _pyspark_4_0 as pyspark_40
 
     java = _java()
     files = javas.cache_directory()
