@@ -18,8 +18,8 @@ help:
 
 # --- set-up -------------------------------------------------------------------------------------------------------
 # Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
-$(VENV)/ready: requirements.lock pyproject.toml setup.py $(wildcard src/lapwing/kernel/*.p[yx][xdi]) src/lapwing/net/_sockets.pyx $(wildcard src/lapwing/broker/*.pxd) \
-	src/lapwing/broker/ledger.py src/lapwing/broker/subscription.py src/lapwing/broker/delivery.py
+$(VENV)/ready: requirements.lock pyproject.toml setup.py $(wildcard src/lapwing/kernel/*.p[yx][xdi]) src/lapwing/net/sockets/_sockets.pyx $(wildcard src/lapwing/broker/channel/*.pxd) \
+	src/lapwing/broker/channel/ledger.py src/lapwing/broker/channel/subscription.py src/lapwing/broker/channel/delivery.py
 	@PYTHON=$(PYTHON) scripts/setup
 	@touch $@
 
@@ -96,4 +96,4 @@ lock:
 	$(BIN)/uv pip compile pyproject.toml --universal --all-extras --generate-hashes --no-emit-index-url --python-version 3.11 --no-header -o requirements.lock
 
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info src/lapwing/*/*.c src/lapwing/*/*.so .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist *.egg-info src/*.egg-info $$(find src -name "*.c" -o -name "*.so") .pytest_cache .mypy_cache .ruff_cache

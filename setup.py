@@ -11,12 +11,12 @@ try:
         "lapwing.kernel._speed": "kernel/_speed.pyx",
         "lapwing.kernel._receiver": "kernel/_receiver.pyx",
         "lapwing.kernel._road": "kernel/_road.pyx",
-        "lapwing.broker._ledger": "broker/ledger.py",
-        "lapwing.broker._subscription": "broker/subscription.py",
-        "lapwing.broker._delivery": "broker/delivery.py",
+        "lapwing.broker.channel._ledger": "broker/channel/ledger.py",
+        "lapwing.broker.channel._subscription": "broker/channel/subscription.py",
+        "lapwing.broker.channel._delivery": "broker/channel/delivery.py",
     }
     if sys.platform == "linux":
-        compiled["lapwing.net._sockets"] = "net/_sockets.pyx"
+        compiled["lapwing.net.sockets._sockets"] = "net/sockets/_sockets.pyx"
     extensions = cythonize(
         [
             Extension(name, [f"src/lapwing/{source}"], extra_compile_args=["-O3"], optional=True)

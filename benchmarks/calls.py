@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from lapwing.broker.options import Options
+from lapwing.broker.settings.options import Options
 from lapwing.net.logs import Level, Log
 from lapwing.nsqd.daemon import Daemon
 

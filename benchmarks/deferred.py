@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from lapwing import kernel
-from lapwing.broker import batch
 from lapwing.broker.broker import Broker
-from lapwing.broker.options import Options
-from lapwing.broker.storage import DiskStorage
+from lapwing.broker.keeper.storage import DiskStorage
+from lapwing.broker.settings.options import Options
+from lapwing.broker.topic import batch
 from lapwing.log.log import Extra
 
 SECOND = 1_000_000_000

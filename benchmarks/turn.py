@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvloop
 
-from lapwing.broker.options import Options
+from lapwing.broker.settings.options import Options
 from lapwing.net.logs import Level, Log
 from lapwing.nsqd.daemon import Daemon
 

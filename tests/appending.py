@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from lapwing.broker import batch
-from lapwing.broker.receipt import Receipt
-from lapwing.broker.topic import Topic
+from lapwing.broker.topic import batch
+from lapwing.broker.topic.receipt import Receipt
+from lapwing.broker.topic.topic import Topic
 
 
 def append(

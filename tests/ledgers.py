@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from lapwing.broker.ledger import Ledger
+from lapwing.broker.channel.ledger import Ledger
 
 MINUTE = 60_000_000_000
 

@@ -8,11 +8,11 @@ import pytest
 
 from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
-from lapwing.broker.channel import Channel
-from lapwing.broker.ledger import Holder
-from lapwing.broker.options import Options
-from lapwing.broker.storage import DiskStorage, MemoryStorage, Storage
-from lapwing.broker.subscription import Window
+from lapwing.broker.channel.channel import Channel
+from lapwing.broker.channel.ledger import Holder
+from lapwing.broker.channel.subscription import Window
+from lapwing.broker.keeper.storage import DiskStorage, MemoryStorage, Storage
+from lapwing.broker.settings.options import Options
 from lapwing.sessions.nsq import Session, limits_of
 from lapwing.wire.nsq.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
 

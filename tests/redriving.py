@@ -3,9 +3,9 @@
 from typing import Any
 
 from failing import reject
-from lapwing.broker import dead_filter
-from lapwing.broker.redrive_task import RedriveTask
-from lapwing.broker.settings import UNLIMITED, Rate
+from lapwing.broker.failures import dead_filter
+from lapwing.broker.operations.redrive_task import RedriveTask
+from lapwing.broker.settings.definitions import UNLIMITED, Rate
 from play import Client, Stage, numbered
 
 DEAD = "t.c.dead"

@@ -84,7 +84,7 @@ def test_a_cycle_is_found_with_all_its_modules() -> None:
 
 
 def test_only_imports_for_type_checking_do_not_count() -> None:
-    found = imports("broker")["lapwing.broker.ledger"]
+    found = imports("broker")["lapwing.broker.channel.ledger"]
 
-    assert "lapwing.broker.latency" not in found
-    assert "lapwing.broker.ledger" in imports("broker")["lapwing.broker.subscription"]
+    assert "lapwing.broker.channel.latency" not in found
+    assert "lapwing.broker.channel.ledger" in imports("broker")["lapwing.broker.channel.subscription"]

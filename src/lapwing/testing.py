@@ -27,10 +27,10 @@ from typing import Any, Final, Literal
 
 from lapwing import kernel
 from lapwing.broker.broker import Broker as BrokerCore
-from lapwing.broker.channel import Channel
-from lapwing.broker.options import Options as BrokerOptions
-from lapwing.broker.settings import default_dead_topic
-from lapwing.broker.storage import MemoryStorage
+from lapwing.broker.channel.channel import Channel
+from lapwing.broker.keeper.storage import MemoryStorage
+from lapwing.broker.settings.definitions import default_dead_topic
+from lapwing.broker.settings.options import Options as BrokerOptions
 from lapwing.client.app import App
 from lapwing.client.bodies import Body
 from lapwing.client.bodies import encode as encode_body

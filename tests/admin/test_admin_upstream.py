@@ -12,7 +12,7 @@ from certificates import self_signed
 from lapwing.admin.graphite import Graphite, statsd_name
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.errors import ConfigError
-from lapwing.net.tls import client_context
+from lapwing.net.sockets.tls import client_context
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.broker.options import TOPOLOGY_AWARE
+from lapwing.broker.settings.options import TOPOLOGY_AWARE
 from lapwing.errors import CursorConflict
 from lapwing.wire.nsq.commands import Cls, Rdy
 from play import MINUTE, MS, SECOND, Stage, drain, numbered

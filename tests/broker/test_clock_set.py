@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from lapwing.broker.stats import oldest_age
-from lapwing.log.retention import RetentionLimits, expendable
+from lapwing.log.segments.retention import RetentionLimits, expendable
 from play import MINUTE, SECOND, Stage, numbered
 
 HOUR = 60 * MINUTE

@@ -99,7 +99,7 @@ def test_no_deferred_message_comes_early(tmp_path: Path) -> None:
 
 
 def test_a_channel_that_is_set_back_far_waits_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.log.journal_state._MANY", 5)
+    monkeypatch.setattr("lapwing.log.journal.state._MANY", 5)
     (tmp_path / "data").mkdir()
     stage = Stage(tmp_path / "data", max_req_timeout=HOUR)
     consumer = stage.consumer()

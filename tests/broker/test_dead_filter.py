@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from lapwing.broker import dead_filter, times
+from lapwing.broker.failures import dead_filter
+from lapwing.broker.settings import times
 from lapwing.errors import SettingRefused
 
 SECOND = 1_000_000_000

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from appending import append
-from lapwing.broker.dedup import DedupWindow
+from lapwing.broker.topic.dedup import DedupWindow
 from lapwing.errors import LapwingError
 from lapwing.log.disk import File
 from lapwing.wire.nsq.commands import Hmpub, Hpub, Pub

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from example_counts import examples
-from lapwing.broker.deferred import Deferred
+from lapwing.broker.channel.deferred import Deferred
 from play import MINUTE, Stage
 
 
@@ -143,9 +143,9 @@ class DeferredMachine(RuleBasedStateMachine):
 
 
 def test_it_does_what_a_dict_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.broker.deferred._FRESH", 5)
-    monkeypatch.setattr("lapwing.log.sequence_map._FRESH", 7)
-    monkeypatch.setattr("lapwing.log.sequence_map._LARGE", 20)
+    monkeypatch.setattr("lapwing.broker.channel.deferred._FRESH", 5)
+    monkeypatch.setattr("lapwing.log.side.sequence_map._FRESH", 7)
+    monkeypatch.setattr("lapwing.log.side.sequence_map._LARGE", 20)
     DeferredMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
     DeferredMachine.TestCase().runTest()
 

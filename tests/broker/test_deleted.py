@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from example_counts import examples
-from lapwing.broker.deleted import DeletedRuns
+from lapwing.broker.topic.deleted import DeletedRuns
 from lapwing.wire.nsq.commands import Rdy
 from play import Stage
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing.broker.dead_letters import ATTEMPTS, REASONS, REJECTED
-from lapwing.broker.failures import Failure, Failures
+from lapwing.broker.failures.dead_letters import ATTEMPTS, REASONS, REJECTED
+from lapwing.broker.failures.failures import Failure, Failures
 
 
 def test_failures_are_counted_from_the_first_on():

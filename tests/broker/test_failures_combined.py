@@ -6,8 +6,9 @@ import pytest
 
 from bad_sectors import BadSectors
 from failing import configure, fail, letters, reject
-from lapwing.broker import claims, dead_filter, dead_letter_view, seek
-from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING
+from lapwing.broker.failures import dead_filter, dead_letter_view
+from lapwing.broker.operations import claims, seek
+from lapwing.broker.operations.redrive_task import CANCELLED, DONE, RUNNING
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Rdy
 from overriding import overriding

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing.broker.skips import Runs, SkippedRuns, count_of, gaps, runs_of
+from lapwing.broker.topic.skips import Runs, SkippedRuns, count_of, gaps, runs_of
 
 
 def test_a_cursor_jumps_over_what_begins_at_it() -> None:

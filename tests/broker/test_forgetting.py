@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from lapwing.broker.ledger import FEW
+from lapwing.broker.channel.ledger import FEW
 from play import MINUTE, SECOND, Stage, numbered
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lapwing.errors import LogError, ProtocolError, WriteFailed
 from lapwing.log.disk import Disk
-from lapwing.log.sidelog import SideLog
+from lapwing.log.side.sidelog import SideLog
 from lapwing.wire.nsq.commands import Mpub, Pub
 from play import SECOND, Stage, numbered
 

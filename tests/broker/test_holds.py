@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.broker import policies
-from lapwing.broker.holds import Hold
+from lapwing.broker.channel.holds import Hold
+from lapwing.broker.settings import policies
 from play import SECOND, Stage
 
 

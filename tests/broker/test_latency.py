@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.broker.latency import SAMPLES, STAMPED, Latencies, percentiles
-from lapwing.broker.options import Options
+from lapwing.broker.channel.latency import SAMPLES, STAMPED, Latencies, percentiles
+from lapwing.broker.settings.options import Options
 from play import SECOND, Stage, numbered
 
 

@@ -1,6 +1,6 @@
 """Leases: what was delivered and is not yet answered for."""
 
-from lapwing.broker.ledger import FEW, SHARED, Holder, Ledger
+from lapwing.broker.channel.ledger import FEW, SHARED, Holder, Ledger
 from ledgers import new_ledger
 
 MS = 1_000_000

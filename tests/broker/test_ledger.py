@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lapwing.broker.ledger import MOVES, Holder, Ledger, Reason, State
-from lapwing.log.sequence_map import SequenceMap
+from lapwing.broker.channel.ledger import MOVES, Holder, Ledger, Reason, State
+from lapwing.log.side.sequence_map import SequenceMap
 from ledgers import MINUTE, new_ledger
 
 BASE = 5 << 54

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lapwing import kernel
-from lapwing.broker.staging import Staging
+from lapwing.broker.operations.staging import Staging
 from lapwing.log.staged import StagedFiles
 from play import MINUTE, SECOND, Client, Stage
 

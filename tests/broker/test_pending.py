@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from appending import append
 from lapwing import ids, kernel
-from lapwing.broker.channel import Channel
-from lapwing.broker.entries import Entry, PendingScan, entries
-from lapwing.broker.ledger import Holder, Ledger, Reason, State
-from lapwing.broker.subscription import Credit
-from lapwing.broker.topic import Topic
+from lapwing.broker.channel.channel import Channel
+from lapwing.broker.channel.entries import Entry, PendingScan, entries
+from lapwing.broker.channel.ledger import Holder, Ledger, Reason, State
+from lapwing.broker.channel.subscription import Credit
+from lapwing.broker.topic.topic import Topic
 from lapwing.errors import LapwingError, NotInFlight, NotOwner
 from lapwing.wire.nsq.commands import Cls
 from ledgers import new_ledger

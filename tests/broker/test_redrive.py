@@ -7,9 +7,10 @@ import pytest
 
 from failing import configure, failures, letters, reject
 from lapwing import kernel
-from lapwing.broker import claims, dead_filter, redrive_task, seek
-from lapwing.broker.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
-from lapwing.broker.settings import Rate
+from lapwing.broker.failures import dead_filter
+from lapwing.broker.operations import claims, redrive_task, seek
+from lapwing.broker.operations.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
+from lapwing.broker.settings.definitions import Rate
 from lapwing.errors import SettingRefused, WriteFailed
 from lapwing.wire.nsq.commands import Rdy
 from overriding import overriding

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.broker import keeper, storage
-from lapwing.broker.opening import Opening
+from lapwing.broker.keeper import keeper, storage
+from lapwing.broker.keeper.opening import Opening
 from lapwing.log import resting_file
 from play import SECOND, Stage
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing.broker import settings
-from lapwing.broker.delivery_limits import TokenBucket
-from lapwing.broker.retry import delay_after
-from lapwing.broker.settings import ChannelSettings, Rate
+from lapwing.broker.channel.delivery_limits import TokenBucket
+from lapwing.broker.failures.retry import delay_after
+from lapwing.broker.settings import definitions as settings
+from lapwing.broker.settings.definitions import ChannelSettings, Rate
 from play import MINUTE, MS, SECOND
 
 

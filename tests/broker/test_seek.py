@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from example_counts import examples
-from lapwing.broker import claims, seek, times
+from lapwing.broker.operations import claims, seek
+from lapwing.broker.settings import times
 from lapwing.errors import OutOfRange, SettingRefused
 from play import SECOND, Stage, numbered
 

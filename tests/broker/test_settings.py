@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from lapwing import names
-from lapwing.broker import policies, settings
-from lapwing.broker.settings import ChannelSettings, Rate, TopicSettings
+from lapwing.broker.settings import definitions as settings
+from lapwing.broker.settings import policies
+from lapwing.broker.settings.definitions import ChannelSettings, Rate, TopicSettings
 from lapwing.errors import NotSaved, SettingRefused, WriteFailed
 from play import MINUTE, SECOND, Stage
 

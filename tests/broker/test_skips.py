@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapwing.broker.skips import Runs, SkippedRuns, each_gap, runs_of
+from lapwing.broker.topic.skips import Runs, SkippedRuns, each_gap, runs_of
 
 SETS = st.lists(st.sets(st.integers(0, 60), max_size=12), max_size=8)
 

@@ -13,9 +13,9 @@ import pytest
 
 from appending import append
 from lapwing.broker.broker import Broker
-from lapwing.broker.options import Options
-from lapwing.broker.staging import STALE, NotStaged, Staging
-from lapwing.broker.storage import DiskStorage
+from lapwing.broker.keeper.storage import DiskStorage
+from lapwing.broker.operations.staging import STALE, NotStaged, Staging
+from lapwing.broker.settings.options import Options
 from lapwing.errors import CorruptChunk, PublishRefused, WriteFailed
 from lapwing.log.disk import Disk
 from lapwing.log.log import LogOptions
@@ -168,7 +168,7 @@ def test_a_process_killed_at_any_step_publishes_every_message_once(tmp_path, mon
 
         return call
 
-    from lapwing.broker.topic import Topic
+    from lapwing.broker.topic.topic import Topic
 
     with monkeypatch.context() as patch:
         for name in ("write_intent", "note", "finish"):

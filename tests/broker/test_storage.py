@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.broker.storage import DiskStorage, MemoryStorage
+from lapwing.broker.keeper.storage import DiskStorage, MemoryStorage
 from lapwing.errors import DataPathInUse
 from lapwing.log.catalog import TopicEntry
 from lapwing.log.log import DiskLog, LogOptions

@@ -337,7 +337,7 @@ def test_a_lost_side_log_is_named(tmp_path: Path) -> None:
 
 
 def test_many_messages_are_set_aside_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.broker.channel._COPIED", 10)
+    monkeypatch.setattr("lapwing.broker.channel.channel._COPIED", 10)
     stage = Stage(tmp_path, max_bytes_per_file=600, max_req_timeout=60 * MINUTE)
     stage.broker.topic("t")
     consumer = stage.consumer()

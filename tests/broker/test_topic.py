@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.broker import batch
+from lapwing.broker.topic import batch
 from lapwing.errors import LapwingError, PublishRefused, WriteFailed
 from lapwing.log.log import DiskLog
 from lapwing.log.memory import MemoryLog

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from failing import configure
-from lapwing.broker.channel import Channel
-from lapwing.broker.dead_letter_mover import DeadLetterMover
-from lapwing.broker.topic import Topic
+from lapwing.broker.channel.channel import Channel
+from lapwing.broker.failures.dead_letter_mover import DeadLetterMover
+from lapwing.broker.topic.topic import Topic
 from lapwing.wire.nsq.commands import Pub, Rdy
 from play import SECOND, Stage, numbered
 

@@ -9,8 +9,8 @@ import pytest
 from bad_sectors import BadSectors
 from lapwing.errors import LogError, ReadFailed
 from lapwing.log import records
-from lapwing.log.attributes import Extra
 from lapwing.log.log import DiskLog
+from lapwing.log.segments.attributes import Extra
 from lapwing.wire.nsq.commands import Pub, Sub
 from overriding import overriding
 from play import MINUTE, SECOND, Client, Stage, numbered

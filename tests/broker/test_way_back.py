@@ -6,8 +6,9 @@ import pytest
 
 from appending import append
 from failing import configure, fail, failures, letters, reject, release
-from lapwing.broker import claims, policies
-from lapwing.broker.ledger import Holder, Reason
+from lapwing.broker.channel.ledger import Holder, Reason
+from lapwing.broker.operations import claims
+from lapwing.broker.settings import policies
 from lapwing.errors import WriteFailed
 from lapwing.wire.nsq.commands import Cls, Rdy
 from overriding import overriding

@@ -26,10 +26,10 @@ from redis_stage import RedisClient, RedisError, RedisStage
 
 from failing import reject
 from lapwing import kernel
-from lapwing.broker import dead_filter
-from lapwing.broker.receipt import Receipt
-from lapwing.broker.staging import Staging
-from lapwing.broker.topic import Topic
+from lapwing.broker.failures import dead_filter
+from lapwing.broker.operations.staging import Staging
+from lapwing.broker.topic.receipt import Receipt
+from lapwing.broker.topic.topic import Topic
 from lapwing.log.staged import Part, StagedFiles
 from lapwing.wire.nsq.commands import Pub
 from play import MINUTE, Client

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lapwing import kernel
-from lapwing.log.journal import Journal
+from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog, Extra, LogOptions, RetentionLimits
 
 ROUNDS = int(os.environ.get("LAPWING_CRASH_ROUNDS", "60"))

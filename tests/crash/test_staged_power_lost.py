@@ -13,9 +13,9 @@ from disk_trace import Trace, no_fsync, restore
 sys.path.insert(0, str(Path(__file__).parent.parent / "broker"))
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.options import Options
-from lapwing.broker.staging import NotStaged, Staging
-from lapwing.broker.storage import DiskStorage
+from lapwing.broker.keeper.storage import DiskStorage
+from lapwing.broker.operations.staging import NotStaged, Staging
+from lapwing.broker.settings.options import Options
 from lapwing.log.log import LogOptions
 from lapwing.log.staged import Part, StagedFiles
 

@@ -11,15 +11,15 @@ from lapwing.admin.access import hash_password
 from lapwing.admin.daemon import application
 from lapwing.admin.options import AdminOptions
 from lapwing.admin.services import build
-from lapwing.broker.options import Options
+from lapwing.broker.settings.options import Options
 from lapwing.lookup.http import LookupRoutes
 from lapwing.lookup.metrics import LookupCounts
 from lapwing.lookup.registry import Registry
 from lapwing.net.logs import Level, Log
-from lapwing.net.routes import Route
+from lapwing.net.server.routes import Route
 from lapwing.nsqd.daemon import Daemon
-from lapwing.sessions.redis_authorization import access_of
-from lapwing.sessions.redis_handlers import HANDLERS
+from lapwing.sessions.redis.authorization import access_of
+from lapwing.sessions.redis.handlers import HANDLERS
 from lapwing.wire.nsq import commands, lookup
 from lapwing.wire.resp.commands import all_specs
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from daemons import Daemon, nsqd
 from documents import security_table
 from http_double import HttpDouble, reply
-from lapwing.sessions.redis_authorization import access_of
+from lapwing.sessions.redis.authorization import access_of
 from lapwing.wire.nsq.commands import Dpub, Hmpub, Hpub, Mpub, Pub, Sub
 from lapwing.wire.resp.commands import CommandSpec, all_specs
 

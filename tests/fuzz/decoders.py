@@ -20,18 +20,20 @@ from twins import TWINS, outcome
 from lapwing import kernel
 from lapwing.errors import HangUp, LapwingError, LogError, ProtocolError
 from lapwing.kernel import pure
-from lapwing.log import index, journal_entries, records
-from lapwing.log.attributes import Rows
+from lapwing.log import records
 from lapwing.log.catalog import Catalog
 from lapwing.log.disk import Disk
-from lapwing.log.journal_entries import NotUnderstood
-from lapwing.log.journal_state import JournalFold
+from lapwing.log.journal import entries as journal_entries
+from lapwing.log.journal.entries import NotUnderstood
+from lapwing.log.journal.state import JournalFold
+from lapwing.log.segments import index
+from lapwing.log.segments.attributes import Rows
 from lapwing.log.staged import StagedFiles
-from lapwing.net import answers
-from lapwing.net.http import HttpLimits, HttpServer
-from lapwing.net.http_message import AnswerParser, HttpFailed
-from lapwing.net.incoming import Incoming
-from lapwing.net.routes import Route, Router
+from lapwing.net.client.message import AnswerParser, HttpFailed
+from lapwing.net.server import answers
+from lapwing.net.server.http import HttpLimits, HttpServer
+from lapwing.net.server.incoming import Incoming
+from lapwing.net.server.routes import Route, Router
 from lapwing.wire.nsq import identify, lookup
 from lapwing.wire.nsq.commands import MAGIC, Fins, Mpub, Sub, bodies
 from lapwing.wire.nsq.compression import CompressionError, DeflateCodec, SnappyCodec
@@ -44,7 +46,7 @@ from lapwing.wire.resp.requests import RequestLimits, RequestParser, XaddRun, sp
 
 try:
     from lapwing.kernel._road import Finishes, NsqIntake, RedisIntake, Round, Tail
-    from lapwing.net._sockets import SocketSet
+    from lapwing.net.sockets._sockets import SocketSet
 except ImportError:  # not Linux, or no compiler where this was installed
     SocketSet = None
 

@@ -34,9 +34,9 @@ from twins import BASE, DRESSES, NODE, ODD_DRESSES, TWINS, both, room
 from lapwing import kernel
 from lapwing.errors import LogError, ProtocolError
 from lapwing.kernel import pure
-from lapwing.log.journal import Journal
+from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions
-from lapwing.log.sidelog import SideLog
+from lapwing.log.side.sidelog import SideLog
 from lapwing.wire.nsq import frames
 from lapwing.wire.nsq.commands import MAGIC, Dpub, Fins, Identify, Mpub, Pub, Req, Sub, Touch, batch
 from lapwing.wire.nsq.compression import CompressionError, DeflateCodec, SnappyCodec

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from lapwing import kernel
 from lapwing.kernel import pure, pure_tail
-from lapwing.log.attributes import RecentRows, Rows
 from lapwing.log.disk import Disk, OpenFiles
-from lapwing.log.index import Chunk
 from lapwing.log.options import LogOptions
-from lapwing.log.segment import Segment
-from lapwing.log.sync import Sync
-from lapwing.log.window import Window
+from lapwing.log.segments.attributes import RecentRows, Rows
+from lapwing.log.segments.index import Chunk
+from lapwing.log.segments.segment import Segment
+from lapwing.log.segments.sync import Sync
+from lapwing.log.segments.window import Window
 
 TWINS = [pure_tail.Tail, kernel.Tail] if kernel.COMPILED else [pure_tail.Tail]
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from lapwing import kernel, names
 from lapwing.errors import DataPathInUse, LogError
-from lapwing.log.attributes import Extra
 from lapwing.log.catalog import Catalog
 from lapwing.log.datapath import DataPath, folder, unfold
-from lapwing.log.journal import Journal
+from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog
-from lapwing.log.sidelog import SideLog
+from lapwing.log.segments.attributes import Extra
+from lapwing.log.side.sidelog import SideLog
 from lapwing.log.staged import Intent, StagedFiles
 
 from .writing import NODE

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from lapwing.errors import WriteFailed
-from lapwing.log.attributes import Extra
 from lapwing.log.disk import OpenFiles
-from lapwing.log.journal import Journal
+from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions
-from lapwing.log.sidelog import SideLog
+from lapwing.log.segments.attributes import Extra
+from lapwing.log.side.sidelog import SideLog
 from lapwing.log.staged import Intent, StagedFiles
 
 from .forgetful import ForgetfulDisk, files_in

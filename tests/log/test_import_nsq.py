@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lapwing.errors import LogError
-from lapwing.log import import_nsq, nsq_queues
 from lapwing.log.datapath import DataPath
-from lapwing.log.import_nsq import Imported
-from lapwing.log.nsq_queues import Damage, NsqMessage
+from lapwing.log.offline import import_nsq, nsq_queues
+from lapwing.log.offline.import_nsq import Imported
+from lapwing.log.offline.nsq_queues import Damage, NsqMessage
 
 NOW = 1_800_000_000_000_000_000
 

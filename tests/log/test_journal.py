@@ -11,7 +11,7 @@ import pytest
 from lapwing.errors import LogError, WriteFailed
 from lapwing.log import records
 from lapwing.log.disk import Disk, OpenFiles
-from lapwing.log.journal import ChannelState, FailureState, HeldRun, HolderState, Journal, JournalState
+from lapwing.log.journal.journal import ChannelState, FailureState, HeldRun, HolderState, Journal, JournalState
 
 from .faulty import FaultyDisk
 

@@ -6,9 +6,9 @@ import pytest
 
 from lapwing import kernel
 from lapwing.errors import OutOfRange
-from lapwing.log.index import QUARANTINED, RECORD
 from lapwing.log.log import DiskLog, Extra, LogOptions, TopicLog
 from lapwing.log.memory import MemoryLog
+from lapwing.log.segments.index import QUARANTINED, RECORD
 
 from .writing import NODE, append, bodies, publish
 

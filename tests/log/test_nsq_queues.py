@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lapwing.log.nsq_queues import NsqQueue, undrained
+from lapwing.log.offline.nsq_queues import NsqQueue, undrained
 
 
 def test_queues_with_messages_are_named_and_counted(tmp_path: Path) -> None:

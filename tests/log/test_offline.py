@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lapwing.errors import NoSuchTopic
-from lapwing.log import offline
 from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
 from lapwing.log.datapath import DataPath
 from lapwing.log.disk import Disk
-from lapwing.log.journal import Journal
+from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog, Extra, LogOptions
-from lapwing.log.sidelog import SideLog
+from lapwing.log.offline import offline
+from lapwing.log.side.sidelog import SideLog
 
 from .writing import NODE, bodies, publish
 

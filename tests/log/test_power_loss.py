@@ -7,7 +7,7 @@ import pytest
 
 from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.log import DiskLog, LogOptions
-from lapwing.log.sidelog import SideLog
+from lapwing.log.side.sidelog import SideLog
 
 from .writing import NODE, bodies, publish
 

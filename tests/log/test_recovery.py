@@ -14,9 +14,9 @@ from example_counts import examples
 from lapwing import kernel
 from lapwing.errors import CorruptChunk
 from lapwing.log import records
-from lapwing.log.index import RECORD
-from lapwing.log.journal import Journal
+from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog, Extra, LogOptions
+from lapwing.log.segments.index import RECORD
 
 from .writing import NODE, bodies, publish
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lapwing.log import resting
-from lapwing.log.attributes import Extra
 from lapwing.log.disk import Disk, OpenFiles
-from lapwing.log.journal import Journal
+from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions, RetentionLimits
+from lapwing.log.segments.attributes import Extra
 
 from .writing import NODE, append, bodies, publish
 

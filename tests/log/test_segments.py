@@ -11,9 +11,9 @@ import pytest
 from lapwing import kernel
 from lapwing.errors import OutOfRange
 from lapwing.log.disk import OpenFiles
-from lapwing.log.index import RECORD
 from lapwing.log.log import DiskLog, Extra, LogOptions, RetentionLimits
-from lapwing.log.retention import expendable
+from lapwing.log.segments.index import RECORD
+from lapwing.log.segments.retention import expendable
 
 from .faulty import FaultyDisk
 from .writing import NODE, append, bodies, publish

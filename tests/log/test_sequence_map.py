@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from example_counts import examples
-from lapwing.log import sequence_map
-from lapwing.log.sequence_map import SequenceMap
+from lapwing.log.side import sequence_map
+from lapwing.log.side.sequence_map import SequenceMap
 
 SEQUENCES = st.integers(0, 200)
 

@@ -7,8 +7,8 @@ import pytest
 from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
 from lapwing.log import records
 from lapwing.log.disk import OpenFiles
-from lapwing.log.sequence_map import SequenceMap
-from lapwing.log.sidelog import SideLog, side_path
+from lapwing.log.side.sequence_map import SequenceMap
+from lapwing.log.side.sidelog import SideLog, side_path
 
 from .faulty import FaultyDisk
 

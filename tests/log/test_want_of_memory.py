@@ -8,7 +8,7 @@ import pytest
 from lapwing import kernel
 from lapwing.log.log import DiskLog
 from lapwing.log.options import LogOptions
-from lapwing.log.window import Window
+from lapwing.log.segments.window import Window
 
 _testcapi: Any = pytest.importorskip("_testcapi", reason="this Python cannot make allocations fail")
 

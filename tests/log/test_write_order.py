@@ -9,8 +9,8 @@ import pytest
 from lapwing import kernel
 from lapwing.errors import WriteFailed
 from lapwing.log.disk import Disk, OpenFiles
-from lapwing.log.index import RECORD
 from lapwing.log.log import DiskLog, Extra, LogOptions
+from lapwing.log.segments.index import RECORD
 
 from .writing import NODE, append, bodies, publish
 

@@ -12,7 +12,7 @@ from lapwing.lookup import http
 from lapwing.lookup.http import LookupRoutes
 from lapwing.lookup.metrics import LookupCounts
 from lapwing.lookup.registry import Registry
-from lapwing.net.answers import Answer
+from lapwing.net.server.answers import Answer
 from lapwing.wire.nsq.lookup import PeerInfo
 
 TOPICS = 1005

@@ -12,12 +12,12 @@ from appending import append
 from example_counts import examples
 from lapwing import ids, kernel
 from lapwing.broker.broker import Broker
-from lapwing.broker.channel import Channel
-from lapwing.broker.entries import entries
-from lapwing.broker.ledger import Holder, Reason, State
-from lapwing.broker.options import Options
-from lapwing.broker.storage import DiskStorage
-from lapwing.broker.subscription import Credit, Subscription, Window
+from lapwing.broker.channel.channel import Channel
+from lapwing.broker.channel.entries import entries
+from lapwing.broker.channel.ledger import Holder, Reason, State
+from lapwing.broker.channel.subscription import Credit, Subscription, Window
+from lapwing.broker.keeper.storage import DiskStorage
+from lapwing.broker.settings.options import Options
 from lapwing.errors import LapwingError, NotInFlight, NotOwner
 
 MS = 1_000_000

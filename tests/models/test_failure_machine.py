@@ -18,15 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from appending import append
 from example_counts import examples
 from lapwing import ids, kernel
-from lapwing.broker import batch, claims, dead_filter, dead_letter_view, policies, redrive_task, seek
 from lapwing.broker.broker import Broker
-from lapwing.broker.channel import Channel
-from lapwing.broker.dead_filter import DeadFilter
-from lapwing.broker.ledger import Holder, Reason
-from lapwing.broker.options import Options
-from lapwing.broker.settings import UNLIMITED, Rate
-from lapwing.broker.storage import DiskStorage
-from lapwing.broker.subscription import Window
+from lapwing.broker.channel.channel import Channel
+from lapwing.broker.channel.ledger import Holder, Reason
+from lapwing.broker.channel.subscription import Window
+from lapwing.broker.failures import dead_filter, dead_letter_view
+from lapwing.broker.failures.dead_filter import DeadFilter
+from lapwing.broker.keeper.storage import DiskStorage
+from lapwing.broker.operations import claims, redrive_task, seek
+from lapwing.broker.settings import policies
+from lapwing.broker.settings.definitions import UNLIMITED, Rate
+from lapwing.broker.settings.options import Options
+from lapwing.broker.topic import batch
 from lapwing.errors import ChannelFull, LapwingError, SettingRefused
 
 MS = 1_000_000

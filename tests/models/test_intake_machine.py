@@ -8,7 +8,7 @@ import pytest
 
 from lapwing import kernel
 from lapwing.errors import LapwingError, ProtocolError, WriteFailed
-from lapwing.log.attributes import Rows
+from lapwing.log.segments.attributes import Rows
 from lapwing.sessions.nsq import limits_of
 from lapwing.wire.nsq.connection import BrokerConnection, HangUp
 from overriding import overriding

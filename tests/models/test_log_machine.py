@@ -16,8 +16,8 @@ from example_counts import examples
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, WriteFailed
 from lapwing.log.disk import Disk, OpenFiles
-from lapwing.log.index import RECORD
 from lapwing.log.log import DiskLog, Extra, LogOptions, Reader, RetentionLimits
+from lapwing.log.segments.index import RECORD
 
 NODE = 5
 BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=6)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapwing.net.bearer import credentials, secret_of
+from lapwing.net.client.bearer import credentials, secret_of
 
 
 @pytest.mark.parametrize("secret", ["s", "two words", "käse", "a:b,c=", "Bearer s"])

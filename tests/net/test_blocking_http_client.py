@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lapwing.net import blocking_http_client
-from lapwing.net.blocking_http_client import BlockingHttpClient
-from lapwing.net.http_message import HttpFailed
+from lapwing.net.client import blocking as blocking_http_client
+from lapwing.net.client.blocking import BlockingHttpClient
+from lapwing.net.client.message import HttpFailed
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from lapwing.net import answers
-from lapwing.net.answers import Answer
-from lapwing.net.browsers import BrowserGuard
-from lapwing.net.requests import Caller, Head, Request
-from lapwing.net.routes import Route, Router
+from lapwing.net.server import answers
+from lapwing.net.server.answers import Answer
+from lapwing.net.server.browsers import BrowserGuard
+from lapwing.net.server.requests import Caller, Head, Request
+from lapwing.net.server.routes import Route, Router
 
 ROUTES = [Route(method, "/x", lambda _: answers.text("OK")) for method in ("GET", "POST", "PUT", "DELETE")]
 

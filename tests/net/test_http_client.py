@@ -9,8 +9,8 @@ import pytest
 
 import certificates
 from http_double import HttpDouble, LoopbackServer, reply
-from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
-from lapwing.net.http_message import HttpFailed
+from lapwing.net.client.asynchronous import NSQ_ACCEPT, HttpClient
+from lapwing.net.client.message import HttpFailed
 
 
 def client(**settings: Any) -> HttpClient:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from example_counts import examples
-from lapwing.net import answers
-from lapwing.net.answers import Later
-from lapwing.net.http import HttpLimits, HttpServer
-from lapwing.net.routes import Route, Router
+from lapwing.net.server import answers
+from lapwing.net.server.answers import Later
+from lapwing.net.server.http import HttpLimits, HttpServer
+from lapwing.net.server.routes import Route, Router
 
 REQUESTS = [
     b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n",

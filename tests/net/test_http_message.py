@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from example_counts import examples
-from lapwing.net.http_message import MAX_HEAD, AnswerParser, HttpAnswer, HttpFailed, HttpRequest, parse_url
+from lapwing.net.client.message import MAX_HEAD, AnswerParser, HttpAnswer, HttpFailed, HttpRequest, parse_url
 
 ANSWERS = {
     "length": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",

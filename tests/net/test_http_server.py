@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from lapwing.net import answers
-from lapwing.net.answers import Answer, Later, StreamedAnswer
-from lapwing.net.http import HttpLimits, HttpServer
-from lapwing.net.listen import bind
-from lapwing.net.routes import Route, Router, TlsRequired
+from lapwing.net.server import answers
+from lapwing.net.server.answers import Answer, Later, StreamedAnswer
+from lapwing.net.server.http import HttpLimits, HttpServer
+from lapwing.net.server.routes import Route, Router, TlsRequired
+from lapwing.net.sockets.listen import bind
 
 GET = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"

@@ -18,11 +18,11 @@ from cryptography.x509.oid import NameOID
 
 from certificates import self_signed
 from lapwing.errors import ConfigError
-from lapwing.net import answers
-from lapwing.net.http import HttpServer
-from lapwing.net.listen import CannotListen, bind, join, split
-from lapwing.net.routes import Route, Router
-from lapwing.net.tls import server_context
+from lapwing.net.server import answers
+from lapwing.net.server.http import HttpServer
+from lapwing.net.server.routes import Route, Router
+from lapwing.net.sockets.listen import CannotListen, bind, join, split
+from lapwing.net.sockets.tls import server_context
 
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 

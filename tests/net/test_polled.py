@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from lapwing.net import polled
+from lapwing.net.sockets import polled
 
 pytestmark = pytest.mark.skipif(not polled.available, reason="the compiled set of sockets needs Linux and a C compiler")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lapwing.net import answers
-from lapwing.net.answers import Refused, compact
-from lapwing.net.requests import BadEscape, Caller, Head, Query, Request, escape
-from lapwing.net.routes import Route, Router, TlsRequired
+from lapwing.net.server import answers
+from lapwing.net.server.answers import Refused, compact
+from lapwing.net.server.requests import BadEscape, Caller, Head, Query, Request, escape
+from lapwing.net.server.routes import Route, Router, TlsRequired
 
 ROUTER = Router(
     Route(method, path, lambda request: answers.OK)

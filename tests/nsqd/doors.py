@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.options import Options
-from lapwing.broker.storage import MemoryStorage
+from lapwing.broker.keeper.storage import MemoryStorage
+from lapwing.broker.settings.options import Options
 from lapwing.errors import LapwingError
-from lapwing.net.answers import Answer, Later, StreamedAnswer
 from lapwing.net.logs import Level, Log
-from lapwing.net.requests import Caller, Head, Request
-from lapwing.net.routes import Reply, Router
+from lapwing.net.server.answers import Answer, Later, StreamedAnswer
+from lapwing.net.server.requests import Caller, Head, Request
+from lapwing.net.server.routes import Reply, Router
 from lapwing.nsqd.clock import Clock
-from lapwing.nsqd.http import Http
-from lapwing.nsqd.http_errors import refusal
-from lapwing.nsqd.metrics import FsyncTimes
+from lapwing.nsqd.http.errors import refusal
+from lapwing.nsqd.http.routes import Http
+from lapwing.nsqd.stats.metrics import FsyncTimes
 from lapwing.nsqd.turn import Turn
 
 

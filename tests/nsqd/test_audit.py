@@ -9,8 +9,8 @@ from doors import Node
 
 from lapwing.log import audit_file
 from lapwing.log.audit_file import AuditFile
-from lapwing.net.routes import Router
-from lapwing.nsqd.audit import NodeAudit
+from lapwing.net.server.routes import Router
+from lapwing.nsqd.http.audit import NodeAudit
 
 
 @pytest.fixture

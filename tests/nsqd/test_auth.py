@@ -8,7 +8,7 @@ import pytest
 from doors import options
 
 from http_double import HttpDouble, reply
-from lapwing.nsqd.auth import Authenticator, AuthFailed, Authorizations, understand
+from lapwing.nsqd.doors.auth import Authenticator, AuthFailed, Authorizations, understand
 
 SECOND = 1_000_000_000
 ANYTHING = {"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish"]}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from example_counts import examples
 from lapwing.errors import LapwingError
-from lapwing.net.requests import BadEscape, escape
-from lapwing.nsqd.auth import understand
+from lapwing.net.server.requests import BadEscape, escape
+from lapwing.nsqd.doors.auth import understand
 
 PATHS = [
     ("GET", "/ping"), ("GET", "/info"), ("GET", "/stats"), ("GET", "/metrics"), ("GET", "/pipelines"),

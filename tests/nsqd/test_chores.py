@@ -7,7 +7,7 @@ import pytest
 from doors import options, quiet
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.keeper import Checkpoint
+from lapwing.broker.keeper.keeper import Checkpoint
 from lapwing.nsqd.daemon import Daemon
 
 

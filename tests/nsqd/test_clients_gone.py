@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from doors import options, quiet
 
-import lapwing.net.conversation
-import lapwing.nsqd.tcp
+import lapwing.net.server.conversation
+import lapwing.nsqd.doors.nsq
 from lapwing.net.event_loop import new_event_loop
 from lapwing.nsqd.daemon import Daemon
 
@@ -33,7 +33,7 @@ def test_what_a_client_took_is_free_again_as_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_collector: None
 ) -> None:
     made, gone = asyncio.Event(), asyncio.Event()
-    for protocol in (lapwing.nsqd.tcp.Connection, lapwing.net.conversation.HttpConnection):
+    for protocol in (lapwing.nsqd.doors.nsq.Connection, lapwing.net.server.conversation.HttpConnection):
         make = protocol.__init__
 
         def noted(connection: Any, about: Any, make: Any = make) -> None:

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 from doors import Node
 
-from lapwing.broker.options import Options
+from lapwing.broker.settings.options import Options
 from lapwing.net.logs import Level
 
 # fmt: off

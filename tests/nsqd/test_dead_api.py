@@ -13,7 +13,7 @@ import asking
 import play
 from daemons import nsqd, until
 from failing import reject
-from lapwing.broker import dead_letter_view
+from lapwing.broker.failures import dead_letter_view
 from lapwing.wire.nsq.commands import Rdy, Sub
 from play import Client
 

@@ -10,8 +10,8 @@ from doors import options, quiet
 
 from appending import append
 from lapwing.broker.broker import Broker
-from lapwing.broker.keeper import REST
-from lapwing.broker.storage import DiskStorage
+from lapwing.broker.keeper.keeper import REST
+from lapwing.broker.keeper.storage import DiskStorage
 from lapwing.errors import LapwingError
 from lapwing.log.catalog import Catalog, TopicEntry
 from lapwing.log.disk import Disk
@@ -176,7 +176,7 @@ async def test_a_client_far_ahead_of_the_disk_is_not_read_until_it_is_answered(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = slow.syncs
-    monkeypatch.setattr("lapwing.nsqd.stream.MOST_WAITING", 3)
+    monkeypatch.setattr("lapwing.nsqd.doors.stream.MOST_WAITING", 3)
     client = await slow.client(3 * PUB)
     await until(lambda: syncs.begun == 1)
     (connection,) = slow.daemon._connections

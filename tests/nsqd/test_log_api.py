@@ -19,9 +19,9 @@ import pytest
 
 from daemons import nsqd, start_nsqd, until
 from lapwing import kernel
-from lapwing.log.reader import InFile
-from lapwing.nsqd import http_log
-from lapwing.nsqd.read_budget import ReadBudget
+from lapwing.log.segments.reader import InFile
+from lapwing.nsqd.http import log as http_log
+from lapwing.nsqd.http.read_budget import ReadBudget
 
 
 class Asked:

@@ -5,8 +5,8 @@ from typing import Any
 
 from doors import Node
 
-from lapwing.net.routes import Router
-from lapwing.nsqd.log_readers import LIFETIME, MAX_READERS, LogReaders
+from lapwing.net.server.routes import Router
+from lapwing.nsqd.http.log_readers import LIFETIME, MAX_READERS, LogReaders
 
 
 def reading() -> Node:

@@ -6,9 +6,9 @@ import json
 import pytest
 from doors import Node, settle
 
-from lapwing.net.answers import StreamedAnswer
-from lapwing.net.routes import Router
-from lapwing.nsqd.http_log import LogApi
+from lapwing.net.server.answers import StreamedAnswer
+from lapwing.net.server.routes import Router
+from lapwing.nsqd.http.log import LogApi
 
 TOPICS = 3000
 

@@ -8,8 +8,8 @@ from doors import Node
 from rawtalk import Raw, pub
 
 import daemons
-from lapwing.nsqd import memory
-from lapwing.nsqd.memory_guard import MemoryGuard
+from lapwing.nsqd.stats import memory
+from lapwing.nsqd.stats.memory_guard import MemoryGuard
 
 MIB = 1 << 20
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from doors import Node, settle
 
-from lapwing.net.prometheus import CONTENT_TYPE, escape, line
-from lapwing.nsqd.metrics import HOLDER_GAUGES, FsyncTimes
+from lapwing.net.server.prometheus import CONTENT_TYPE, escape, line
+from lapwing.nsqd.stats.metrics import HOLDER_GAUGES, FsyncTimes
 
 SAMPLE = re.compile(r'([a-z0-9_]+)(\{[a-z_]+="(?:[^"\\\n]|\\.)*"(?:,[a-z_]+="(?:[^"\\\n]|\\.)*")*\})? (\S+)')
 

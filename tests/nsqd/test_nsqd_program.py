@@ -167,13 +167,13 @@ def test_a_refused_command_is_logged_with_the_client(tmp_path: Path) -> None:
 
 
 RARELY_NEEDED = (  # loaded with the first use, or by the flag that needs it
-    "datetime", "ipaddress", "stringprep", "urllib.parse", "lapwing.net.http_client", "lapwing.nsqd.auth",
-    "lapwing.nsqd.http_authorization", "lapwing.nsqd.redis",
+    "datetime", "ipaddress", "stringprep", "urllib.parse", "lapwing.net.client.asynchronous", "lapwing.nsqd.doors.auth",
+    "lapwing.nsqd.http.authorization", "lapwing.nsqd.doors.redis",
 )  # fmt: skip
 
 START = """
 import asyncio, sys
-from lapwing.broker.options import Options
+from lapwing.broker.settings.options import Options
 from lapwing.net.logs import Level, Log
 from lapwing.nsqd.daemon import Daemon
 
@@ -199,7 +199,7 @@ def loaded_by_a_start(data_path: Path, *names: str) -> list[str]:
 
 
 def test_a_plain_start_loads_nothing_that_is_rarely_needed(tmp_path: Path) -> None:
-    assert loaded_by_a_start(tmp_path, "lapwing.nsqd.tcp", *RARELY_NEEDED) == ["lapwing.nsqd.tcp"]
+    assert loaded_by_a_start(tmp_path, "lapwing.nsqd.doors.nsq", *RARELY_NEEDED) == ["lapwing.nsqd.doors.nsq"]
 
 
 def test_few_descriptors_are_enough_for_many_topics(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from doors import Node
 from others import LookupDouble
 
 from http_double import HttpDouble, reply
-from lapwing.nsqd import peer as peer_module
-from lapwing.nsqd.peer import Peers
+from lapwing.nsqd.lookupd import peer as peer_module
+from lapwing.nsqd.lookupd.peer import Peers
 from lapwing.wire.nsq.lookup import Identify, PeerInfo, Ping, Register, Unregister
 
 

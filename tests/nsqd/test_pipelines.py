@@ -5,7 +5,7 @@ import json
 import pytest
 from doors import Node
 
-from lapwing.nsqd.pipelines import LIFETIME, LONG_LIFETIME, MOST, SILENT
+from lapwing.nsqd.http.pipelines import LIFETIME, LONG_LIFETIME, MOST, SILENT
 
 
 async def test_the_last_status_of_each_pipeline_is_kept_with_its_time() -> None:

@@ -11,8 +11,8 @@ from doors import Node, settle
 
 from lapwing.errors import WriteFailed
 from lapwing.log.log import TopicLog
-from lapwing.net.answers import Later
-from lapwing.nsqd.publishing import HEADERS
+from lapwing.net.server.answers import Later
+from lapwing.nsqd.http.publishing import HEADERS
 
 
 def binary(*bodies: bytes) -> bytes:

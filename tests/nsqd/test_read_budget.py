@@ -8,8 +8,8 @@ import pytest
 from rawtalk import Raw, get, memory, mpub
 
 import daemons
-from lapwing.net.answers import Refused
-from lapwing.nsqd.read_budget import LEAST, ReadBudget
+from lapwing.net.server.answers import Refused
+from lapwing.nsqd.http.read_budget import LEAST, ReadBudget
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 from doors import Node, quiet
 
-from lapwing.nsqd.redis import RedisConnection, RedisDoor
+from lapwing.nsqd.doors.redis import RedisConnection, RedisDoor
 
 LONG = 8_000  # words
 

@@ -7,7 +7,7 @@ from doors import Node
 
 import asking
 from daemons import nsqd
-from lapwing.broker import settings
+from lapwing.broker.settings import definitions as settings
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from doors import Node, quiet
 
 from lapwing.broker.agenda import Agenda
 from lapwing.broker.broker import Broker
-from lapwing.net.http import HttpServer
-from lapwing.net.routes import Router
-from lapwing.nsqd import heartbeat
+from lapwing.net.server.http import HttpServer
+from lapwing.net.server.routes import Router
 from lapwing.nsqd.clock import Alarm, Clock
-from lapwing.nsqd.heartbeat import ClientTimer
-from lapwing.nsqd.redis import RedisDoor
+from lapwing.nsqd.doors import heartbeat
+from lapwing.nsqd.doors.heartbeat import ClientTimer
+from lapwing.nsqd.doors.redis import RedisDoor
 
 MS = 1_000_000
 

@@ -7,7 +7,7 @@ import pytest
 from doors import Node, options, quiet
 
 from lapwing.broker import stats
-from lapwing.nsqd.statsd import Datagrams, Differences, Statsd, memory_samples, prefix, topic_samples
+from lapwing.nsqd.stats.statsd import Datagrams, Differences, Statsd, memory_samples, prefix, topic_samples
 
 
 def test_the_prefix_names_host_and_port_and_ends_in_a_dot() -> None:

@@ -7,8 +7,8 @@ import pytest
 from doors import Node, settle
 
 from lapwing.broker.stats import ChannelStats, Latency, TopicStats
-from lapwing.net.answers import StreamedAnswer
-from lapwing.nsqd.statspage import Snapshot, TextPage
+from lapwing.net.server.answers import StreamedAnswer
+from lapwing.nsqd.http.statspage import Snapshot, TextPage
 from lapwing.sessions.nsq import Session, limits_of
 from lapwing.wire.nsq.commands import Pub, Rdy, Sub
 

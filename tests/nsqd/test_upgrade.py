@@ -12,8 +12,8 @@ from rawtalk import Raw, pub
 
 import certificates
 import daemons
-from lapwing.net.tls import server_context
-from lapwing.nsqd.upgrade import Encrypted
+from lapwing.net.sockets.tls import server_context
+from lapwing.nsqd.doors.upgrade import Encrypted
 
 
 @pytest.mark.parametrize("minor", [0, 1, 2, 3])

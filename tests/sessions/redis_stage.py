@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from lapwing.errors import ProtocolError
-from lapwing.sessions.redis import RedisSession
-from lapwing.sessions.redis_context import RedisContext
+from lapwing.sessions.redis.context import RedisContext
+from lapwing.sessions.redis.session import RedisSession
 from lapwing.wire.resp.requests import RequestLimits, RequestParser
 from play import MS, Stage
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from redis_stage import NOW, RedisClient, RedisError, RedisStage, encode
 
-from lapwing.broker import claims, stats
+from lapwing.broker import stats
+from lapwing.broker.operations import claims
 from lapwing.wire.nsq.commands import Hmpub, Hpub, Rdy, Sub
 from play import MINUTE, MS, SECOND, Client, identity
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from redis_stage import NOW, RedisClient, RedisStage
 
-from lapwing.broker import dead_filter
+from lapwing.broker.failures import dead_filter
 from play import MINUTE, MS, SECOND
 
 T0 = NOW // MS

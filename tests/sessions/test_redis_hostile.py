@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from redis_stage import NOW, RedisError, RedisStage
 
 from lapwing.errors import WriteFailed
-from lapwing.sessions import redis_replies
-from lapwing.sessions.redis_keys import compile_pattern
+from lapwing.sessions.redis import replies as redis_replies
+from lapwing.sessions.redis.keys import compile_pattern
 from overriding import overriding
 from play import MS
 

@@ -3,8 +3,8 @@
 import pytest
 from redis_stage import RedisClient, RedisError, RedisStage
 
-from lapwing.broker.holds import Hold
-from lapwing.sessions.redis import RedisSession
+from lapwing.broker.channel.holds import Hold
+from lapwing.sessions.redis.session import RedisSession
 
 READ = "XREADGROUP GROUP g c COUNT 2 STREAMS s >"
 

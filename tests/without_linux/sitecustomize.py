@@ -21,7 +21,7 @@ LACKING = {
     "socket": ("AF_NETLINK", "SOCK_CLOEXEC", "SOCK_NONBLOCK", "SO_PEERCRED", "TCP_QUICKACK", "TCP_USER_TIMEOUT"),
     "time": ("CLOCK_BOOTTIME",),
 }  # fmt: skip
-NOT_BUILT = ("lapwing.net._sockets",)
+NOT_BUILT = ("lapwing.net.sockets._sockets",)
 NOT_IN_LIBC = ("prctl", "malloc_trim")
 
 

@@ -14,8 +14,8 @@ from lapwing.admin.graphite import GraphiteFailed
 from lapwing.admin.metrics import exposition
 from lapwing.admin.services import Services
 from lapwing.client.cluster_client import Found, NoSuchNode, NothingThere, UpstreamFailed
-from lapwing.net.answers import Answer, failure, plain, text, value
-from lapwing.net.prometheus import CONTENT_TYPE
+from lapwing.net.server.answers import Answer, failure, plain, text, value
+from lapwing.net.server.prometheus import CONTENT_TYPE
 
 log = logging.getLogger("nsqadmin")
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote
 
 from lapwing.admin.access import Visitor
-from lapwing.net.answers import HTML, Answer, failure
+from lapwing.net.server.answers import HTML, Answer, failure
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

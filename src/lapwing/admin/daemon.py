@@ -23,8 +23,8 @@ from lapwing.admin.static import static_routes
 from lapwing.errors import ConfigError
 from lapwing.names import NSQ_VERSION
 from lapwing.net.event_loop import new_event_loop
-from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
+from lapwing.net.sockets.listen import CannotListen, Listener, bind, split
 
 PAGES: Final = (
     "/",

@@ -30,7 +30,7 @@ from lapwing.admin.asgi import (
 )
 from lapwing.admin.plain_pages import not_found
 from lapwing.client.format import duration
-from lapwing.net.answers import Answer, failure, plain
+from lapwing.net.server.answers import Answer, failure, plain
 
 log = logging.getLogger("nsqadmin")
 

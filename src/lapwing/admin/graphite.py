@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from lapwing.errors import ConfigError, LapwingError
-from lapwing.net.http_client import HttpClient
-from lapwing.net.http_message import HttpFailed
+from lapwing.net.client.asynchronous import HttpClient
+from lapwing.net.client.message import HttpFailed
 
 
 class GraphiteFailed(LapwingError):

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 from lapwing.admin.access import COOKIE, SESSION_SECONDS, AccessRules
 from lapwing.admin.asgi import WebRequest, WebRoute, cookies_of
 from lapwing.admin.plain_pages import plain_page
-from lapwing.net.answers import Answer
+from lapwing.net.server.answers import Answer
 
 _FORM: Final = """<h1>nsqadmin</h1>{problem}
 <form method="post" action="{base}/login"><input type="hidden" name="next" value="{next}">

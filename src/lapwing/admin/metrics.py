@@ -11,7 +11,7 @@ from lapwing.admin.alarms import Alarm
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.pipeline_status import problem
-from lapwing.net import prometheus
+from lapwing.net.server import prometheus
 
 Sample = tuple[dict[str, str], float]  # labels and a number
 Figure = Callable[[Json, float], float | None]  # the number of a pipeline's status at a time in Unix seconds

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from lapwing.admin.access import Visitor
 from lapwing.admin.actions import Action
-from lapwing.net.http_client import HttpClient
-from lapwing.net.http_message import HttpFailed
-from lapwing.net.listen import join
+from lapwing.net.client.asynchronous import HttpClient
+from lapwing.net.client.message import HttpFailed
+from lapwing.net.sockets.listen import join
 
 log = logging.getLogger("nsqadmin")
 _MOST_WAITING: Final = 1000

@@ -4,7 +4,7 @@ from html import escape
 from typing import Final
 
 from lapwing.admin.navigation import NAVIGATION
-from lapwing.net.answers import HTML, Answer
+from lapwing.net.server.answers import HTML, Answer
 
 _FRAME: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title} · nsqadmin</title>

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from lapwing.admin.options import AdminOptions
 from lapwing.client.cluster_client import ClusterClient
-from lapwing.net.listen import split
 from lapwing.net.options import LEVEL, value_of
+from lapwing.net.sockets.listen import split
 
 _LOOKUPDS: Final = "nsqlookupd_http_addresses"
 _URLS: Final = ("graphite_url", "notification_http_endpoint")

@@ -21,10 +21,10 @@ from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp
 from lapwing.errors import ConfigError
 from lapwing.names import NSQ_VERSION
-from lapwing.net import bearer
-from lapwing.net.listen import split
+from lapwing.net.client import bearer
 from lapwing.net.logs import Level, Log
-from lapwing.net.tls import client_context
+from lapwing.net.sockets.listen import split
+from lapwing.net.sockets.tls import client_context
 
 SECOND: Final = 1_000_000_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from lapwing.admin.asgi import WebRequest, WebRoute
-from lapwing.net.answers import Answer, plain
+from lapwing.net.server.answers import Answer, plain
 
 PACKAGED: Final = Path(__file__).parent / "static"
 

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lapwing.broker.channel import Channel
+    from lapwing.broker.channel.channel import Channel
 
 
 class Agenda(list["tuple[int, int, Channel]"]):

@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 
 from lapwing import names
 from lapwing.broker.agenda import Agenda
-from lapwing.broker.channel import Channel
-from lapwing.broker.dead_letter_mover import DeadLetterMover
-from lapwing.broker.drain import Drain
+from lapwing.broker.channel.channel import Channel
+from lapwing.broker.channel.holds import Hold
+from lapwing.broker.channel.ledger import Reason
+from lapwing.broker.channel.subscription import Subscription
+from lapwing.broker.failures.dead_letter_mover import DeadLetterMover
 from lapwing.broker.growth import Growth
-from lapwing.broker.holds import Hold
-from lapwing.broker.keeper import Keeper
-from lapwing.broker.ledger import Reason
-from lapwing.broker.opening import Opening
-from lapwing.broker.options import Options
+from lapwing.broker.keeper.keeper import Keeper
+from lapwing.broker.keeper.opening import Opening
+from lapwing.broker.keeper.storage import Storage
+from lapwing.broker.operations.drain import Drain
+from lapwing.broker.operations.redrive import Redrives
 from lapwing.broker.read_stalls import ReadStalls
-from lapwing.broker.receipt import Receipt
-from lapwing.broker.redrive import Redrives
-from lapwing.broker.settings_store import SettingsStore
-from lapwing.broker.storage import Storage
-from lapwing.broker.subscription import Subscription
-from lapwing.broker.topic import Topic
+from lapwing.broker.settings.options import Options
+from lapwing.broker.settings.store import SettingsStore
+from lapwing.broker.topic.receipt import Receipt
+from lapwing.broker.topic.topic import Topic
 from lapwing.broker.turn_work import TurnWork
 from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, OutOfMemory
 
 if TYPE_CHECKING:
     from lapwing.broker.client_stats import Client
-    from lapwing.broker.keeper import Checkpoint
-    from lapwing.broker.opening import Unopened
+    from lapwing.broker.keeper.keeper import Checkpoint
+    from lapwing.broker.keeper.opening import Unopened
     from lapwing.kernel._road import Round
 
 Change = tuple[str, str, str | None, bool]  # "topic" or "channel", topic, channel, created (else deleted)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from lapwing.broker.channel.latency import percentiles
+from lapwing.broker.channel.ledger import Holder
 from lapwing.broker.client_stats import ClientStats
-from lapwing.broker.failures import FailureCounts
-from lapwing.broker.latency import percentiles
-from lapwing.broker.ledger import Holder
+from lapwing.broker.failures.failures import FailureCounts
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
-    from lapwing.broker.channel import Channel
-    from lapwing.broker.topic import Topic
+    from lapwing.broker.channel.channel import Channel
+    from lapwing.broker.topic.topic import Topic
 
 
 MOST_HOLDERS: Final = 1000  # named consumers of a channel that are shown

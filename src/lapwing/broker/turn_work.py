@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from lapwing.broker import trimming
+from lapwing.broker.keeper import trimming
 from lapwing.errors import LogError
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
-    from lapwing.broker.channel import Channel
-    from lapwing.broker.receipt import Receipt
-    from lapwing.broker.topic import Topic
+    from lapwing.broker.channel.channel import Channel
+    from lapwing.broker.topic.receipt import Receipt
+    from lapwing.broker.topic.topic import Topic
 
 _MOVED_AT_ONCE: Final = 500  # dead letters that are moved before other clients have their turn
 

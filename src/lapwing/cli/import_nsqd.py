@@ -31,7 +31,7 @@ def app(
     channels and pauses come along, and so do the times and attempts of messages. NSQ's files are moved to the folder
     nsq-imported. Exit code 1 when something could not be imported.
     """
-    from lapwing.log import import_nsq
+    from lapwing.log.offline import import_nsq
 
     if not os.path.isdir(source):
         raise ConfigError(f"{source}: no such directory")
@@ -61,9 +61,9 @@ def _list(queues: dict[str, list[Any]], as_json: bool) -> None:
 
 
 def _run(source: str, target: str, topics: list[str], node_id: int | None, *, quiet: bool) -> list[Any]:
-    from lapwing.broker.options import Options
-    from lapwing.log import import_nsq
+    from lapwing.broker.settings.options import Options
     from lapwing.log.datapath import DataPath
+    from lapwing.log.offline import import_nsq
     from lapwing.tools.terminal import progress_bars
 
     try:

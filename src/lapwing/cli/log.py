@@ -12,9 +12,9 @@ from typing import Annotated, Any, BinaryIO
 from lapwing.cli.commands import Argument, Group, Option
 from lapwing.cli.shared import Json
 from lapwing.errors import ConfigError, LogError, NoSuchTopic
-from lapwing.log import offline
 from lapwing.log.catalog import FILE
 from lapwing.log.datapath import TOPICS, DataPath
+from lapwing.log.offline import offline
 from lapwing.log.options import boot_number
 from lapwing.net.machine import boot_id
 

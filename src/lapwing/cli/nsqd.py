@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lapwing.cli.starting import leave_at_signals
 
 if TYPE_CHECKING:
-    from lapwing.broker.options import Options
+    from lapwing.broker.settings.options import Options
     from lapwing.cli.flags import Parsed
 
 EXAMPLE = "nsqd --data-path=/var/lib/nsqd --lookupd-tcp-address=127.0.0.1:4160"
@@ -31,7 +31,7 @@ def main() -> None:
     """Run the program."""
     leave_at_signals()
     gc.disable()  # nothing that starting makes is garbage; looking for it again and again takes a fifth of the time
-    from lapwing.broker.options import Options
+    from lapwing.broker.settings.options import Options
     from lapwing.cli.flags import read, version_text
 
     parsed = read(Options, "nsqd", example=EXAMPLE)

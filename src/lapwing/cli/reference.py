@@ -13,7 +13,7 @@ from lapwing.cli.flags import table
 WIDTH: Final = 100
 
 PROGRAMS: Final = {
-    "nsqd": ("lapwing.broker.options", "The broker."),
+    "nsqd": ("lapwing.broker.settings.options", "The broker."),
     "nsqlookupd": ("lapwing.lookup.options", "Discovery: who has which topic."),
     "nsqadmin": ("lapwing.admin.options", "The web UI and its JSON API."),
     "nsq_tail": ("lapwing.tools.nsq_tail", "Prints the messages of topics."),

@@ -12,8 +12,8 @@ from lapwing.client.address import Address
 from lapwing.client.errors import Unreachable
 from lapwing.client.options import ClientOptions
 from lapwing.errors import ConfigError
-from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
-from lapwing.net.http_message import HttpFailed
+from lapwing.net.client.asynchronous import NSQ_ACCEPT, HttpClient
+from lapwing.net.client.message import HttpFailed
 
 log: Final = logging.getLogger("lapwing.client")
 

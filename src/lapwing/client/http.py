@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 from lapwing.client.change_origin import headers_of_change
 from lapwing.errors import LapwingError
-from lapwing.net import bearer
-from lapwing.net.http_client import NSQ_ACCEPT, HttpClient
-from lapwing.net.http_message import HttpAnswer, HttpFailed
-from lapwing.net.listen import split
+from lapwing.net.client import bearer
+from lapwing.net.client.asynchronous import NSQ_ACCEPT, HttpClient
+from lapwing.net.client.message import HttpAnswer, HttpFailed
+from lapwing.net.sockets.listen import split
 
 MAX_ANSWER: Final = 256 << 20  # bytes; `/stats` of 100,000 topics has some 100 MB
 Params = Mapping[str, str] | Sequence[tuple[str, str]]

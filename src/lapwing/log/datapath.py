@@ -10,7 +10,7 @@ from typing import Final
 from lapwing import names
 from lapwing.errors import DataPathInUse, LogError
 from lapwing.log.disk import DISK, exists
-from lapwing.log.opening import GONE
+from lapwing.log.segments.opening import GONE
 
 TOPICS: Final = "topics"
 PROBE: Final = "nsqd.dat.probe"  # what a half written one is called, a start sweeps away

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed, WriteFailed
-from lapwing.log import opening, recovery, retention
-from lapwing.log import reader as reading
-from lapwing.log.attributes import Extra, Rows, RowText
 from lapwing.log.disk import OpenFiles
-from lapwing.log.index import QUARANTINED, BadRecord
 from lapwing.log.options import BLOCK_BYTES, LogOptions
-from lapwing.log.reader import EVERYTHING, Block, InFile, Place, Reader
 from lapwing.log.resting_log import NO_MEMO, NONE_LOST, RESTING, OnCorrupt, RestingLog
-from lapwing.log.retention import RetentionLimits
-from lapwing.log.segment import Segment, time_of
+from lapwing.log.segments import opening, recovery, retention
+from lapwing.log.segments import reader as reading
+from lapwing.log.segments.attributes import Extra, Rows, RowText
+from lapwing.log.segments.index import QUARANTINED, BadRecord
+from lapwing.log.segments.reader import EVERYTHING, Block, InFile, Place, Reader
+from lapwing.log.segments.retention import RetentionLimits
+from lapwing.log.segments.segment import Segment, time_of
 from lapwing.log.topiclog import Frames, TopicLog
 
 __all__ = ["DiskLog", "Extra", "LogOptions", "OnCorrupt", "Reader", "RetentionLimits", "TopicLog"]

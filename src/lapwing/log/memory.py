@@ -6,14 +6,14 @@ from typing import Final
 
 from lapwing import kernel
 from lapwing.errors import OutOfRange
-from lapwing.log import reader as reading
-from lapwing.log.attributes import Extra, RecentRows, Rows, RowText
 from lapwing.log.options import BLOCK_BYTES
-from lapwing.log.reader import EVERYTHING, Block, Place, Reader
-from lapwing.log.retention import RetentionLimits
-from lapwing.log.segment import time_of
+from lapwing.log.segments import reader as reading
+from lapwing.log.segments.attributes import Extra, RecentRows, Rows, RowText
+from lapwing.log.segments.reader import EVERYTHING, Block, Place, Reader
+from lapwing.log.segments.retention import RetentionLimits
+from lapwing.log.segments.segment import time_of
+from lapwing.log.segments.window import Window
 from lapwing.log.topiclog import Frames, TopicLog
-from lapwing.log.window import Window
 
 _WORTH: Final = 16 << 20  # bytes; as long as fewer are held, no message is copied so that others can be dropped
 

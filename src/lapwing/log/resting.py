@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from lapwing.log.disk import OpenFiles
-from lapwing.log.index import decode
 from lapwing.log.options import LogOptions
-from lapwing.log.segment import Segment
-from lapwing.log.sync import Sync
+from lapwing.log.segments.index import decode
+from lapwing.log.segments.segment import Segment
+from lapwing.log.segments.sync import Sync
 
 _MOST_SEGMENTS: Final = 64  # there are few logs of more, and they are rarely idle
 _HEAD: Final = struct.Struct("<BB")  # flags, bytes of the identity

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from lapwing import kernel
 from lapwing.log.disk import DISK, Disk
-from lapwing.log.journal import PackedJournal, shared
+from lapwing.log.journal.journal import PackedJournal, shared
 
 FILE: Final = "resting"
 _VERSION: Final = 2

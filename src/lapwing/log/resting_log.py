@@ -5,11 +5,11 @@ from typing import Any, ClassVar, Final, Self
 
 from lapwing.kernel import SPACE_CHECK
 from lapwing.log import resting
-from lapwing.log.attributes import Rows
 from lapwing.log.disk import OpenFiles
-from lapwing.log.log_writer import LogWriter
 from lapwing.log.options import LogOptions
-from lapwing.log.segment import Segment
+from lapwing.log.segments.attributes import Rows
+from lapwing.log.segments.log_writer import LogWriter
+from lapwing.log.segments.segment import Segment
 from lapwing.log.topiclog import Frames
 
 OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence, count

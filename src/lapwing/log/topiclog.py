@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from lapwing.log.attributes import Extra, RowText
-from lapwing.log.reader import InFile, Reader
-from lapwing.log.retention import RetentionLimits
+from lapwing.log.segments.attributes import Extra, RowText
+from lapwing.log.segments.reader import InFile, Reader
+from lapwing.log.segments.retention import RetentionLimits
 
 if TYPE_CHECKING:
     from lapwing.kernel import Tail

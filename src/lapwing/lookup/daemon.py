@@ -16,11 +16,11 @@ from lapwing.lookup.registry import Registry
 from lapwing.lookup.session import LookupSession
 from lapwing.lookup.tcp import PeerConnections
 from lapwing.names import NSQ_VERSION
-from lapwing.net.browsers import BrowserGuard
-from lapwing.net.http import HttpLimits, HttpServer
-from lapwing.net.listen import CannotListen, Listener, bind, split
 from lapwing.net.logs import Level, Log
-from lapwing.net.routes import Router
+from lapwing.net.server.browsers import BrowserGuard
+from lapwing.net.server.http import HttpLimits, HttpServer
+from lapwing.net.server.routes import Router
+from lapwing.net.sockets.listen import CannotListen, Listener, bind, split
 from lapwing.wire.nsq import lookup
 from lapwing.wire.nsq.lookup import PeerInfo
 

@@ -9,11 +9,11 @@ from lapwing.lookup import profiles
 from lapwing.lookup.metrics import LookupCounts, exposition
 from lapwing.lookup.registry import NEVER, Producer, Registry, RegistryFull
 from lapwing.names import NSQ_VERSION
-from lapwing.net import answers
-from lapwing.net.answers import Answer, Refused
-from lapwing.net.prometheus import CONTENT_TYPE
-from lapwing.net.requests import Request
-from lapwing.net.routes import Route
+from lapwing.net.server import answers
+from lapwing.net.server.answers import Answer, Refused
+from lapwing.net.server.prometheus import CONTENT_TYPE
+from lapwing.net.server.requests import Request
+from lapwing.net.server.routes import Route
 
 _DONE: Final = answers.nothing()
 _SLICE: Final = 5_000  # topics of one answer that are written before others have their turn

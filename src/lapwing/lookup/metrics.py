@@ -4,7 +4,7 @@ import resource
 from collections.abc import Iterator
 
 from lapwing.lookup.registry import Registry
-from lapwing.net import prometheus
+from lapwing.net.server import prometheus
 from lapwing.records import dataclass
 
 

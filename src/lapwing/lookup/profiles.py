@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from lapwing.net import answers
-from lapwing.net.answers import Answer
 from lapwing.net.event_loop import stacks
-from lapwing.net.requests import Request
-from lapwing.net.routes import Route
+from lapwing.net.server import answers
+from lapwing.net.server.answers import Answer
+from lapwing.net.server.requests import Request
+from lapwing.net.server.routes import Route
 
 _NO_PROFILER: Final = "no profiler is built in; py-spy can look at a running process from outside\n"
 _PAGES: Final[dict[str, Callable[[], str]]] = {

@@ -7,7 +7,7 @@ from typing import Final
 from lapwing import names
 from lapwing.errors import LapwingError
 from lapwing.lookup.departed import DepartedNodes
-from lapwing.net.answers import compact
+from lapwing.net.server.answers import compact
 from lapwing.records import dataclass
 from lapwing.wire.nsq.lookup import PeerInfo
 

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from lapwing.lookup.metrics import LookupCounts
 from lapwing.lookup.session import LookupSession
-from lapwing.net.listen import far_end
+from lapwing.net.sockets.listen import far_end
 
 _KEEPALIVE: Final = 15  # seconds; a host that died without closing is noticed within minutes
 _HIGH_WATER: Final = 65536  # bytes of answers that a peer may leave unread before no further command of it is read

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.keeper import catalog_entry
+from lapwing.broker.keeper.keeper import catalog_entry
 from lapwing.errors import LogError
 from lapwing.log.catalog import Catalog, CatalogSave, encode_topic
 

@@ -14,35 +14,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
 from lapwing.broker.broker import Broker
-from lapwing.broker.options import Options
-from lapwing.broker.storage import DiskStorage
+from lapwing.broker.keeper.storage import DiskStorage
+from lapwing.broker.settings.options import Options
 from lapwing.errors import ConfigError, LogError
 from lapwing.log.clock_file import SavedClock
-from lapwing.log.nsq_queues import undrained
+from lapwing.log.offline.nsq_queues import undrained
 from lapwing.names import NSQ_VERSION
-from lapwing.net import polled
-from lapwing.net.browsers import BrowserGuard
-from lapwing.net.http import HttpLimits, HttpServer
-from lapwing.net.listen import CannotListen, Listener, bind
 from lapwing.net.logs import Log
 from lapwing.net.machine import boot_id, clock_id
-from lapwing.net.routes import Router, RouteTable, TlsRequired
-from lapwing.net.tls import server_context
+from lapwing.net.server.browsers import BrowserGuard
+from lapwing.net.server.http import HttpLimits, HttpServer
+from lapwing.net.server.routes import Router, RouteTable, TlsRequired
+from lapwing.net.sockets import polled
+from lapwing.net.sockets.listen import CannotListen, Listener, bind
+from lapwing.net.sockets.tls import server_context
 from lapwing.nsqd.catalog_writer import CatalogWriter
 from lapwing.nsqd.clock import Clock
-from lapwing.nsqd.http_errors import refusal
-from lapwing.nsqd.listener_context import ListenerContext
-from lapwing.nsqd.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
-from lapwing.nsqd.stream import Stream
+from lapwing.nsqd.doors.context import ListenerContext
+from lapwing.nsqd.doors.nsq import Connection
+from lapwing.nsqd.doors.stream import Stream
+from lapwing.nsqd.http.errors import refusal
+from lapwing.nsqd.stats.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
 from lapwing.nsqd.sync import Syncer
-from lapwing.nsqd.tcp import Connection
 from lapwing.nsqd.turn import Turn
 from lapwing.sessions.nsq import limits_of
 from lapwing.wire.nsq.identify import Terms
 
 if TYPE_CHECKING:
-    from lapwing.nsqd.auth import Authenticator
-    from lapwing.nsqd.intakes import Intakes
+    from lapwing.nsqd.doors.auth import Authenticator
+    from lapwing.nsqd.doors.intakes import Intakes
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
@@ -153,11 +153,11 @@ class Daemon:
         """Build the listeners, and the connections to nsqlookupd, auth servers and statsd."""
         options, broker, turn = self.options, self.broker, self.turn
         from lapwing.log.audit_file import AuditFile
-        from lapwing.nsqd.audit import NodeAudit
-        from lapwing.nsqd.http import Http
-        from lapwing.nsqd.http_log import LogApi
-        from lapwing.nsqd.http_staging import Staged
-        from lapwing.nsqd.metrics import FsyncTimes
+        from lapwing.nsqd.http.audit import NodeAudit
+        from lapwing.nsqd.http.log import LogApi
+        from lapwing.nsqd.http.routes import Http
+        from lapwing.nsqd.http.staging import Staged
+        from lapwing.nsqd.stats.metrics import FsyncTimes
 
         times = FsyncTimes()
         self.syncer = Syncer(broker, turn.schedule_flush, times.observe)
@@ -168,12 +168,12 @@ class Daemon:
         self._stopping.append(catalog.stop)
         auth = None
         if options.auth_http_addresses:
-            from lapwing.nsqd.auth import Authenticator
+            from lapwing.nsqd.doors.auth import Authenticator
 
             auth = Authenticator(options, self.clock.now)
         await self._start_peers()
         if self._uses_epoll and kernel.COMPILED:
-            from lapwing.nsqd.intakes import Intakes
+            from lapwing.nsqd.doors.intakes import Intakes
 
             self._intakes = Intakes(turn, limits_of(options), waits=options.durability == "fsync")
         door = ListenerContext(
@@ -193,7 +193,7 @@ class Daemon:
         self.routes = routes = audit.watched([*http.routes(), *log_api.routes(), *staged.routes()])
         table: RouteTable = Router(routes)
         if auth is not None:
-            from lapwing.nsqd.http_authorization import GuardedRoutes
+            from lapwing.nsqd.http.authorization import GuardedRoutes
 
             table = GuardedRoutes(routes, auth, self.clock.now, self.log)
         names = (os.uname().nodename, options.broadcast_address, *options.allowed_hosts)
@@ -222,14 +222,14 @@ class Daemon:
 
             self._every(CHECK_SECONDS, check_memory)
         if options.statsd_address:
-            from lapwing.nsqd.statsd import Statsd
+            from lapwing.nsqd.stats.statsd import Statsd
 
             statsd = Statsd(broker, options, self.clock.now, self.log)
             await statsd.start()
             self._stopping.append(statsd.stop)
 
     async def _start_peers(self) -> None:
-        from lapwing.nsqd.peer import Peers
+        from lapwing.nsqd.lookupd.peer import Peers
 
         self.peers = Peers(self.broker, self.options, self.clock.now, self.turn.schedule_flush, self.log)
         await self.peers.start()
@@ -256,7 +256,7 @@ class Daemon:
         await listener.serve(server.protocol, tls=tls)
 
     async def _serve_redis(self, auth: Authenticator | None, tls: ssl.SSLContext | None) -> None:
-        from lapwing.nsqd.redis import RedisDoor
+        from lapwing.nsqd.doors.redis import RedisDoor
 
         listener = self.redis or self.redis_tls
         assert listener is not None

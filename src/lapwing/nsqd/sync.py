@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.receipt import Receipt
-from lapwing.broker.topic import Topic
+from lapwing.broker.topic.receipt import Receipt
+from lapwing.broker.topic.topic import Topic
 from lapwing.errors import LapwingError, WriteFailed
 
 

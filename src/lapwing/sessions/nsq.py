@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Final
 
 from lapwing import kernel
-from lapwing.broker import batch
 from lapwing.broker.broker import Broker
-from lapwing.broker.channel import Channel
+from lapwing.broker.channel.channel import Channel
+from lapwing.broker.channel.ledger import Holder, Reason
+from lapwing.broker.channel.subscription import Window
 from lapwing.broker.client_stats import ClientInfo, ClientStats
-from lapwing.broker.ledger import Holder, Reason
-from lapwing.broker.options import Options
-from lapwing.broker.subscription import Window
-from lapwing.broker.topic import Topic
+from lapwing.broker.settings.options import Options
+from lapwing.broker.topic import batch
+from lapwing.broker.topic.topic import Topic
 from lapwing.errors import (
     BrokerError,
     CommandFailed,

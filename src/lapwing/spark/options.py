@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lapwing import durations, names
-from lapwing.net import bearer
+from lapwing.net.client import bearer
 from lapwing.spark.source.offsets import OffsetError, Requested, parse_requested
 
 _RETRY_SECONDS: Final = 30.0

@@ -10,8 +10,8 @@ from lapwing import names
 from lapwing.client.consumer import Consumer
 from lapwing.client.message import Message, Requeue
 from lapwing.names import NSQ_VERSION
-from lapwing.net.http_client import HttpClient
-from lapwing.net.http_message import HttpFailed
+from lapwing.net.client.asynchronous import HttpClient
+from lapwing.net.client.message import HttpFailed
 from lapwing.net.options import DURATION, Kind, option
 from lapwing.tools.consuming import consume
 from lapwing.tools.hostpool import pool_of

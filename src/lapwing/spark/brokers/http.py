@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from lapwing.errors import LapwingError
-from lapwing.net import bearer
-from lapwing.net.blocking_http_client import BlockingHttpClient
-from lapwing.net.blocking_http_client import Exchange as HttpExchange
-from lapwing.net.http_message import HttpFailed, HttpUrl, Origin
-from lapwing.net.tls import client_context
+from lapwing.net.client import bearer
+from lapwing.net.client.blocking import BlockingHttpClient
+from lapwing.net.client.blocking import Exchange as HttpExchange
+from lapwing.net.client.message import HttpFailed, HttpUrl, Origin
+from lapwing.net.sockets.tls import client_context
 from lapwing.spark.options import BrokerAccess
 
 logger = logging.getLogger(__name__)

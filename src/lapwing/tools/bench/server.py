@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from lapwing.net import bearer
-from lapwing.net.blocking_http_client import BlockingHttpClient
-from lapwing.net.http_message import HttpFailed
+from lapwing.net.client import bearer
+from lapwing.net.client.blocking import BlockingHttpClient
+from lapwing.net.client.message import HttpFailed
 
 _LISTEN: Final = "0A"
 _SECONDS: Final = 5.0  # for a request

@@ -1,0 +1,1 @@
+"""Operations of people and of pipelines: claim, seek, drain, redrive, and publish staged batches."""

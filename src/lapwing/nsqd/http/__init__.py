@@ -1,0 +1,1 @@
+"""The HTTP API of nsqd: one module for each family of routes, which only parse, call and answer."""

@@ -1,0 +1,1 @@
+"""Registration with nsqlookupd, and the HTTP client for it and for auth servers."""

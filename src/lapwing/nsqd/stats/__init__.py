@@ -1,0 +1,1 @@
+"""Figures that leave the node: Prometheus, statsd, memory and processor time."""
