@@ -361,6 +361,8 @@ def test_changed_files_start_the_program_again(daemon, tmp_path):
     (tmp_path / "shop.py").write_text((tmp_path / "shop.py").read_text().replace('"begun"', '"changed"'))
     while "shop.py changed: starting again" not in process.stderr.readline():
         pass
+    while "consuming run/c" not in process.stderr.readline():  # before, the program as it was may get the message
+        pass
     with SyncProducer(daemon.tcp) as producer:
         producer.publish("run", "3")
     assert process.stdout.readline() == "changed 3\n"

@@ -101,5 +101,8 @@ def _run_again_and_again(command: list[str]) -> int:
             if child.poll() is None:
                 child.terminate()
             child.wait()
-            child = subprocess.Popen(command)
+            if not ended:
+                child = subprocess.Popen(command)
+                if ended:  # the signal came while the program was being started, and reached nobody
+                    child.terminate()
     return child.wait()
