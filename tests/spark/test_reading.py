@@ -21,7 +21,7 @@ from lapwing.spark.source.batch_reader import LogBatchReader
 from lapwing.spark.source.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
 from lapwing.spark.source.losses import DataLoss
 from lapwing.spark.source.offsets import LogRange
-from lapwing.spark.source.range_reader import _stream_all, stream
+from lapwing.spark.source.ranges import stream, stream_all
 from lapwing.spark.source.survey import ServerWithoutLog, survey
 
 
@@ -291,7 +291,7 @@ def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
 def read_all(script, *stops, **options):
     raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s", **options}
     parts = tuple(LogRange(f"t{number}", 7, "abc", 0, stop, script.address) for number, stop in enumerate(stops))
-    found = _stream_all(parts, source_options(raw, streaming=False), positions=True)
+    found = stream_all(parts, source_options(raw, streaming=False), positions=True)
     return [(part.topic, block.first, block.count) for part, block in found]
 
 

@@ -14,7 +14,7 @@ from daemons import nsqd, until
 from lapwing.spark.brokers.http import BrokerAway, call
 from lapwing.spark.options import BrokerAccess, source_options
 from lapwing.spark.source.offsets import LogRange
-from lapwing.spark.source.range_reader import stream
+from lapwing.spark.source.ranges import stream
 from lapwing.spark.source.subscribe import SpoolSubscription
 from lapwing.spark.source.survey import survey
 

@@ -19,7 +19,7 @@ SECTIONS: Final = {
         "up": "Run the whole stack on this machine; Ctrl-C stops it.",
         "run": "Run the consumers of a Python application.",
         "pipeline": "Run data pipelines on Spark.",
-        "sql": "Run a SQL query over the archive that a pipeline has written.",
+        "sql": "Run a SQL query over topics, archived or not.",
     },
     "Messages": {
         "pub": "Publish messages: arguments, lines of stdin, or a file.",

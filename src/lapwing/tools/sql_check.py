@@ -56,6 +56,21 @@ def check(sql: str) -> None:
         raise _wrong(sql, open_brackets[-1][1], f"the {open_brackets[-1][0]} is not closed")
 
 
+def identifiers(sql: str) -> list[str]:
+    """Return the words of a query that may be names of topics."""
+    words = (text[1:-1] if text[0] in '"`' and len(text) > 1 else text for text, _ in _tokens(sql))
+    return list(dict.fromkeys(words))
+
+
+def double_quoted(sql: str) -> str:
+    """Return the query with names in double quotes that stand in backticks, as in Spark's SQL."""
+    found = sql
+    for text, at in _tokens(sql):
+        if text[0] == "`" and text[-1] == "`" and '"' not in text:
+            found = f'{found[:at]}"{text[1:-1]}"{found[at + len(text):]}'
+    return found
+
+
 def _tokens(sql: str) -> Iterator[tuple[str, int]]:
     """Yield words, quoted texts and signs with their places, and a quote by itself where it is not closed."""
     at = 0

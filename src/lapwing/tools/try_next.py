@@ -38,7 +38,7 @@ def suggestions(plan: Plan, *, room: int = 0) -> list[str]:
     if "archive" in plan.pipelines:
         verify = f"lapwing pipeline verify {_relative(plan.data / 'archive')}"
         rows.append((verify, "the Parquet files: complete, and how many"))
-        rows.append((f'lapwing sql{_archive(plan)} "{_QUERY}"', "SQL over them, once Spark has written some: 30 s"))
+        rows.append((f'lapwing sql{_archive(plan)} "{_QUERY}"', "SQL over the topic: its archive, and what came since"))
     width = max(len(command) for command, _ in rows if len(command) <= 60)
     longest = max(len(meaning) for command, meaning in rows if len(command) <= 60)
     above = bool(room) and width + longest + 6 > room

@@ -76,6 +76,14 @@ class Archive:
             for log, found in extents.items()
         }
 
+    def topics(self) -> list[str]:
+        """Return the topics that were there when the logs were asked for last."""
+        return sorted({topic for topic, _, _ in self._extents})
+
+    def dataset(self, topic: str) -> Any:
+        """Return the rows of a topic as an Arrow dataset: those that were there when the logs were asked for last."""
+        return self._table.to_pyarrow_dataset(file_pruning_predicate=[("topic", "=", topic)])
+
     def _look(self) -> None:
         """Take in the newest version of the table."""
         self._table.update_incremental()
