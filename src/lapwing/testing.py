@@ -39,6 +39,7 @@ from lapwing.client.inbox import CORRELATION_ID, REPLY_TO, RequestTimeout, reply
 from lapwing.client.message import Message, Row
 from lapwing.client.options import ClientOptions, check_name
 from lapwing.client.publish_batches import checked
+from lapwing.client.workers import answer, ends_task
 from lapwing.durations import parse as parse_duration
 from lapwing.errors import NoSuchChannel, NoSuchTopic
 from lapwing.net.options import DURATION
@@ -180,9 +181,11 @@ class Broker:
                 result = handler(message)
                 if inspect.isawaitable(result):
                     await result
-            except (Exception, asyncio.CancelledError) as raised:
+            except BaseException as raised:
+                if ends_task(raised):
+                    raise
                 error = raised
-            message.answer(error)
+            answer(message, error)
             outcomes.append(replace(source.outcome(message), topic=topic, channel=channel))
         return outcomes
 

@@ -59,6 +59,47 @@ class Unreadable(Exception):
         return self.missing  # type: ignore[attr-defined,no-any-return]
 
 
+class Odd(BaseException):
+    """An exception that is no `Exception`, as those of test frameworks."""
+
+
+@pytest.mark.parametrize(
+    ("run", "error"),
+    [
+        ("loop", Odd("x")), ("threads", Odd("x")), ("loop", asyncio.CancelledError()),
+        ("threads", asyncio.CancelledError()), ("threads", SystemExit(3)), ("threads", KeyboardInterrupt()),
+    ],
+)  # fmt: skip
+async def test_whatever_a_handler_raises_is_a_failure_and_costs_no_worker(run: str, error: BaseException) -> None:
+    def handler(message: Message) -> None:
+        raise error
+
+    async with (
+        NsqdDouble(**LAPWING) as nsqd,
+        Consumer("t", "c", handler, nsqd=nsqd.address, run=run, max_backoff_duration=0.0, max_in_flight=1),
+    ):
+        peer = await nsqd.subscriber()
+        for count in (1, 2):
+            peer.deliver(b"body")
+            await nsqd.until(lambda count=count: len(nsqd.said(Req)) == count)  # type: ignore[misc]
+
+    assert [(command.free, command.error.split(" (")[0].split(":")[0]) for command in nsqd.said(Req)] == [
+        (False, type(error).__name__)
+    ] * 2
+
+
+def exits(message: Message) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.slow
+async def test_a_worker_process_that_exits_is_a_failure() -> None:
+    command = await answer_of(exits, run="processes", **LAPWING)
+
+    assert not command.free
+    assert command.error.startswith("ChildProcessError: the handler ended with SystemExit: 3 (")
+
+
 @pytest.mark.parametrize("run", ["loop", "threads"])
 @pytest.mark.parametrize("error", [Unreadable(), Reject(Unreadable()), Requeue(error=Unreadable())])  # type: ignore[arg-type]
 async def test_an_exception_without_a_text_stops_no_worker(run: str, error: Exception) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import textwrap
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ from lapwing.wire.nsq import commands as c
 class Order:
     id: int
     card: str = "good"
+
+
+class Opaque:
+    """A class that no library knows how to decode into."""
+
+
+@dataclasses.dataclass
+class Sealed:
+    content: Opaque
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +95,31 @@ async def test_each_handler_gets_what_its_parameters_ask_for():
         await app.publish("bytes", b"x")
 
 
+async def test_handlers_may_be_methods_callables_and_partial_functions():
+    app, seen = App("127.0.0.1:1"), []
+
+    class Shop:
+        async def bill(self, order: Order) -> None:
+            seen.append(order)
+
+        def __call__(self, order: Order, message: Message) -> None:
+            seen.append(message.topic)
+
+    def add(place: list[Any], body: Mapping[str, Any]) -> None:
+        place.append(body["id"])
+
+    app.consumer("method", "c")(Shop().bill)
+    app.consumer("callable", "c")(Shop())
+    app.consumer("partial", "c")(functools.partial(add, seen))
+    async with Broker().run(app) as shop:
+        for topic in ("method", "callable", "partial"):
+            await app.publish(topic, {"id": 7})
+        outcomes = await shop.handle()
+
+    assert [each.answer for each in outcomes] == ["finished"] * 3, outcomes
+    assert seen == [Order(7), "callable", 7]
+
+
 async def test_settings_hold_and_a_body_that_does_not_decode_is_a_dead_letter_at_once():
     app, attempts = App("127.0.0.1:1"), []
 
@@ -118,6 +153,13 @@ def test_what_cannot_work_is_refused_when_it_is_declared():
     def two(body: bytes, other: str) -> None: ...
     def unknown(body: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
     def keyword(*, body: bytes) -> None: ...
+    def opaque(body: Sealed) -> None: ...
+    def nested(body: dict[str, list[Sealed]]) -> None: ...
+    async def endless(body: bytes) -> Any:
+        yield body
+
+    def lazy(body: bytes) -> Any:
+        yield body
 
     cases += [
         (number, "number: a body cannot be decoded into int"),
@@ -125,6 +167,10 @@ def test_what_cannot_work_is_refused_when_it_is_declared():
         (unknown, "annotations cannot be read"),
         (keyword, "parameter body: expected one body"),
         (5, "expected a function"),
+        (opaque, "opaque: JSON cannot be decoded into Opaque"),
+        (nested, "nested: JSON cannot be decoded into Opaque"),
+        (endless, "endless is a generator: its body would never run"),
+        (lazy, "lazy is a generator: its body would never run"),
     ]
     for handler, text in cases:
         with pytest.raises(ConfigError, match=text):

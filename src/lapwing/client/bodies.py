@@ -106,7 +106,7 @@ def decoder(annotation: Any) -> Decoder | None:
     if _is_model(kind):
         found: Decoder = kind.model_validate_json
         return found
-    structured = kind in (dict, Union, types.UnionType) or dataclasses.is_dataclass(kind) or is_typeddict(kind)
+    structured = kind in (dict, Mapping, Union, types.UnionType) or dataclasses.is_dataclass(kind) or is_typeddict(kind)
     if structured and _msgspec() is None:
         convert = _converter(annotation)
         return lambda body: convert(json.loads(body), "$")
@@ -115,9 +115,25 @@ def decoder(annotation: Any) -> Decoder | None:
             json_decoder = _msgspec().json.Decoder(annotation)
         except TypeError as error:
             raise ConfigError(f"{name_of(annotation)}: {error}") from error
+        _refuse_unknown_classes(annotation)
         decode: Decoder = json_decoder.decode
         return decode
     raise ConfigError(f"a body cannot be decoded into {name_of(annotation)}: annotate it with {_KINDS}")
+
+
+def _refuse_unknown_classes(annotation: Any) -> None:
+    """Raise `ConfigError` for a class within `annotation` that msgspec would refuse only with the first message."""
+    inspector = importlib.import_module("msgspec.inspect")
+    found, seen = [inspector.type_info(annotation)], set[int]()
+    while found:
+        part = found.pop()
+        if isinstance(part, inspector.CustomType):
+            raise ConfigError(f"JSON cannot be decoded into {name_of(part.cls)}")
+        if isinstance(part, (list, tuple)):
+            found += part
+        elif hasattr(part, "__struct_fields__") and id(part) not in seen:
+            seen.add(id(part))
+            found += [getattr(part, name) for name in part.__struct_fields__ if name not in ("default", "cls")]
 
 
 def name_of(annotation: Any) -> str:

@@ -68,8 +68,9 @@ def _roles(handler: Callable[..., Any], app: type[Any]) -> tuple[list[str], Any]
     """Return what each parameter is filled with, and the annotation of the body."""
     label = _label(handler)
     try:
-        named = inspect.isfunction(inspect.unwrap(handler)) or inspect.ismethod(handler)
-        hints = typing.get_type_hints(handler if named else type(handler).__call__)
+        own = handler.func if isinstance(handler, functools.partial) else handler
+        named = inspect.isfunction(inspect.unwrap(own)) or inspect.ismethod(own)
+        hints = typing.get_type_hints(own if named else type(own).__call__)
         parameters = inspect.signature(handler).parameters.values()
     except (NameError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{label}: its annotations cannot be read: {error}") from error

@@ -1,5 +1,6 @@
 """A delivered message and the answers to it: finish, fail, release, reject, touch."""
 
+import asyncio
 import math
 import re
 import threading
@@ -16,6 +17,10 @@ Row = MessageRow  # timestamp ns, attempts, id, body, and headers if there are s
 
 _FRAME: Final = re.compile(r'File "([^"]*)", line (\d+), in (\S+)')
 _LONGEST_ERROR: Final = 4096  # characters; the broker keeps 4 KiB
+
+
+# ends a task or the program, and is no failure of a message
+ENDS: Final = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 class Requeue(Exception):
@@ -208,7 +213,7 @@ class Message:
     def answer(self, error: BaseException | None) -> None:
         """Answer as the end of a handler means: no error finishes, `Requeue`, `Hold` and `Reject` do as they are named.
 
-        Any other exception fails the message; cancellation and interrupts release it.
+        Any other exception fails the message; what ends a task or the program releases it.
         """
         if error is None:
             self.finish()
@@ -218,10 +223,10 @@ class Message:
             self.release(error.seconds)
         elif isinstance(error, Reject):
             self.reject(error.reason, error.error)
-        elif isinstance(error, Exception):
-            self.fail(error)
-        else:
+        elif isinstance(error, ENDS):
             self.release()
+        else:
+            self.fail(error)
 
     def _fail(self, delay: float | None, backoff: bool, error: str) -> None:
         self._answer(lambda source: source.fail(self, delay, backoff, error))

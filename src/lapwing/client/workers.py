@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Final, Literal, get_args
 
-from lapwing.client.message import Hold, Message, Reject, Requeue, text_of
+from lapwing.client.message import ENDS, Hold, Message, Reject, Requeue, text_of
 from lapwing.errors import ConfigError
 
 log: Final = logging.getLogger("lapwing.client")
@@ -79,12 +79,27 @@ class AnswerPolicy:
 
     def failed(self, message: Message, error: BaseException) -> None:
         """Answer a message whose handler raised."""
-        if isinstance(error, Exception) and not isinstance(error, (Requeue, Hold, Reject)):
+        if not isinstance(error, (Requeue, Hold, Reject)):
             log.error(
                 "[%s] (%s) handler failed for message %s: %s: %s",
                 message.topic, message.address, message.id, type(error).__name__, text_of(error),
                 exc_info=error,
             )  # fmt: skip
+        answer(message, error)
+
+
+def ends_task(error: BaseException) -> bool:
+    """Return whether an exception of a handler ends this task or the program, and is no failure of the message."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError)  # else something that the handler waited for was cancelled
+    return isinstance(error, ENDS) and not (cancelled and task is not None and not task.cancelling())
+
+
+def answer(message: Message, error: BaseException | None) -> None:
+    """Answer a message as its handler ended: whatever it raised, besides `Requeue` and the like, is a failure."""
+    if isinstance(error, ENDS):
+        message.fail(error)
+    else:
         message.answer(error)
 
 
@@ -137,8 +152,6 @@ class LoopWorkers:
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
-        worker = asyncio.current_task()
-        assert worker is not None
         waiting, handler, answers = self._waiting, self._handler, self._answers
         max_attempts, auto_finish, clock = answers.max_attempts, answers.auto_finish, time.monotonic
         slice_end = clock() + SLICE
@@ -163,15 +176,11 @@ class LoopWorkers:
                 result = handler(message)
                 if result is not None and inspect.isawaitable(result):
                     await result
-            except asyncio.CancelledError as error:
-                answers.failed(message, error)
-                if worker.cancelling():
-                    raise
-                # otherwise only something that the handler waited for was cancelled
             except BaseException as error:
-                answers.failed(message, error)
-                if not isinstance(error, Exception):
+                if ends_task(error):
+                    message.release()
                     raise
+                answers.failed(message, error)
             else:
                 if auto_finish and message._source is not None:
                     message._source = None
@@ -296,6 +305,8 @@ class InProcesses:
         pool = self._pool
         try:
             await asyncio.get_running_loop().run_in_executor(pool, self._handler, message)
+        except (SystemExit, KeyboardInterrupt) as error:  # of the worker process, and no reason to end this one
+            raise ChildProcessError(f"the handler ended with {type(error).__name__}: {error}") from error
         except BrokenProcessPool:
             if self._pool is pool:
                 self._pool = None
@@ -319,6 +330,9 @@ def where_to_run(handler: Handler, run: RunIn) -> RunIn:
     if run not in get_args(RunIn):
         raise ConfigError(f"run is {run!r}, expected one of {', '.join(get_args(RunIn))}")
     own = inspect.unwrap(handler)
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in (own, type(own).__call__)):
+        name = getattr(own, "__qualname__", repr(own))
+        raise ConfigError(f"{name} is a generator: its body would never run; a handler does not yield")
     waits = inspect.iscoroutinefunction(own) or inspect.iscoroutinefunction(type(own).__call__)
     if waits and run == "processes":
         raise ConfigError("run is 'processes', where no event loop runs a coroutine function: a plain one is needed")
