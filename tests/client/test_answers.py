@@ -119,6 +119,16 @@ async def test_an_exception_without_a_text_stops_no_worker(run: str, error: Exce
         assert nsqd.said(Req)[0].error.startswith("Unreadable (test_answers.py:")
 
 
+async def test_what_is_rejected_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(message: Message) -> None:
+        raise Reject("no order", "JSONDecodeError: line 1")
+
+    await answer_of(handler, **LAPWING)
+
+    assert "[t/c] (127.0.0.1:" in caplog.text
+    assert "rejected message 0000000000000001: no order: JSONDecodeError: line 1" in caplog.text
+
+
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), "5"])
 def test_a_delay_that_is_none_is_refused_where_it_is_given(seconds: Any) -> None:
     message = Message((0, 1, b"", b""), None, 0.0)

@@ -372,6 +372,17 @@ def test_a_signal_lets_handlers_finish(daemon, tmp_path, command, number):
     assert err.splitlines()[-1].endswith("stopped")
 
 
+def test_a_signal_while_the_program_is_imported_ends_it_in_order(tmp_path):
+    (tmp_path / "shop.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    process = start(tmp_path, *RUN)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err) == (0, "")
+
+
 def test_a_second_signal_cancels_handlers_and_the_message_comes_again(daemon, tmp_path):
     program(daemon, tmp_path, wait="await asyncio.sleep(600)")
     process = start(tmp_path, *RUN)

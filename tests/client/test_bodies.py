@@ -82,6 +82,17 @@ def test_bytes_are_what_they_are_and_all_others_name_their_type():
     assert {bodies.encode(value)[1] for value in (ORDER, {"a": 1}, Model(id=1))} == {"application/json"}
 
 
+def test_no_body_has_a_number_that_json_has_not(json_library):
+    for word in (b"NaN", b"Infinity", b"-Infinity"):
+        with pytest.raises(ValueError):
+            decoded(dict, b'{"a":%b}' % word)
+    if json_library == "msgspec":
+        assert bodies.encode({"a": float("nan")})[0] == b'{"a":null}'
+    else:
+        with pytest.raises(ValueError, match="JSON"):
+            bodies.encode({"a": float("nan")})
+
+
 def test_a_struct_of_msgspec_is_a_body():
     msgspec = pytest.importorskip("msgspec", reason="msgspec is not installed: make setup installs it")
     bodies_msgspec = pytest.MonkeyPatch()

@@ -29,6 +29,7 @@ def app(
     """
     if reload:
         raise SystemExit(_run_again_and_again([sys.executable, "-c", _CHILD, target]))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the app takes signals itself
     _load(target).run()
 
 

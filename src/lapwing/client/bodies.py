@@ -66,7 +66,7 @@ def encode(body: Body) -> tuple[bytes, str]:
     if isinstance(body, Mapping) or (dataclasses.is_dataclass(body) and not isinstance(body, type)):
         if _msgspec() is not None:
             return _msgspec().json.encode(body), JSON
-        return json.dumps(body, default=_plain, separators=(",", ":")).encode(), JSON
+        return json.dumps(body, default=_plain, separators=(",", ":"), allow_nan=False).encode(), JSON
     if _is_model(type(body)):
         return typing.cast(_Model, body).model_dump_json().encode(), JSON
     if _is_struct(type(body)):
@@ -109,7 +109,7 @@ def decoder(annotation: Any) -> Decoder | None:
     structured = kind in (dict, Mapping, Union, types.UnionType) or dataclasses.is_dataclass(kind) or is_typeddict(kind)
     if structured and _msgspec() is None:
         convert = _converter(annotation)
-        return lambda body: convert(json.loads(body), "$")
+        return lambda body: convert(json.loads(body, parse_constant=_no_number), "$")
     if structured or _is_struct(kind):
         try:
             json_decoder = _msgspec().json.Decoder(annotation)
@@ -152,6 +152,10 @@ def _is_struct(kind: Any) -> bool:
 # -- decoding without msgspec
 
 _Convert = Callable[[Any, str], Any]  # a value of JSON and its place in the body
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def _refuse(wanted: str, value: Any, place: str) -> NoReturn:

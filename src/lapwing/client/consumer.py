@@ -156,7 +156,7 @@ class Consumer:
             handler = self._telemetry.traced(handler, channel)
         self._handler = handler
         self._answers = AnswerPolicy(
-            max_attempts=self.options.max_attempts, auto_finish=auto_finish, giving_up=on_giving_up
+            channel, max_attempts=self.options.max_attempts, auto_finish=auto_finish, giving_up=on_giving_up
         )
         self.rdy = RdyController(self.options, label=f"{topic}/{channel}")
         self._processes: InProcesses | None = None

@@ -29,7 +29,10 @@ SLICE: Final = 0.005  # s that handlers may run before the event loop has its tu
 class AnswerPolicy:
     """Answer messages by the outcome of their handlers."""
 
-    def __init__(self, *, max_attempts: int, auto_finish: bool, giving_up: Callable[[Message], Any] | None) -> None:
+    def __init__(
+        self, channel: str, *, max_attempts: int, auto_finish: bool, giving_up: Callable[[Message], Any] | None
+    ) -> None:
+        self._channel = channel
         self.max_attempts = max_attempts or 1 << 62
         self.auto_finish = auto_finish
         self._giving_up = giving_up
@@ -46,8 +49,8 @@ class AnswerPolicy:
     def give_up(self, message: Message) -> None:
         """Finish a message that was delivered too often, after `on_giving_up` has seen it."""
         log.warning(
-            "[%s] (%s) message %s attempted %d times, giving up",
-            message.topic, message.address, message.id, message.attempts,
+            "[%s/%s] (%s) message %s attempted %d times, giving up",
+            message.topic, self._channel, message.address, message.id, message.attempts,
         )  # fmt: skip
         if self._giving_up is None:
             message.finish()
@@ -79,11 +82,14 @@ class AnswerPolicy:
 
     def failed(self, message: Message, error: BaseException) -> None:
         """Answer a message whose handler raised."""
-        if not isinstance(error, (Requeue, Hold, Reject)):
+        where = (message.topic, self._channel, message.address)
+        if isinstance(error, Reject):
+            why = ": ".join(filter(None, (text_of(error), error.error if isinstance(error.error, str) else "")))
+            log.warning("[%s/%s] (%s) rejected message %s: %s", *where, message.id, why)
+        elif not isinstance(error, (Requeue, Hold)):
             log.error(
-                "[%s] (%s) handler failed for message %s: %s: %s",
-                message.topic, message.address, message.id, type(error).__name__, text_of(error),
-                exc_info=error,
+                "[%s/%s] (%s) handler failed for message %s: %s: %s",
+                *where, message.id, type(error).__name__, text_of(error), exc_info=error,
             )  # fmt: skip
         answer(message, error)
 
