@@ -18,10 +18,11 @@ import yaml
 
 from daemons import BESIDE_PYTHON, Daemon, nsqd, start_nsqlookupd, until
 from documents import ROOT, Block, block, blocks, pages
-from lapwing import Requeue
+from lapwing import App, Requeue
 from lapwing.cli import main
 from lapwing.cli.commands import ArgumentMissing, Command, Group
 from lapwing.spark.pipelines.settings.kind_settings import KINDS
+from lapwing.testing import Broker, Outcome
 
 # page, first line (or a language: all such blocks of the page): the test that runs it
 ELSEWHERE = {
@@ -210,12 +211,21 @@ def test_the_stack_by_hand_of_the_readme(cluster: Cluster, tmp_path: Path) -> No
 
 
 def test_the_python_of_the_client_page(cluster: Cluster, tmp_path: Path) -> None:
-    publishing, consuming, application, reading, blocking, testing = [
+    publishing, consuming, application, shared, reading, blocking, testing = [
         each.text for each in blocks("docs/client.md") if each.language == "python" and "Admin(" not in each.text
     ]
     cluster.python(publishing)
     here = f'App("127.0.0.1:4150", nsqd_http="{cluster.ports["4151"]}")'
     cluster.python(application.replace('App("127.0.0.1:4150")', here).replace(', run="processes"', ""))
+    app = cluster.python(shared.replace("shop.db", str(tmp_path / "shop.db")))["app"]
+    assert isinstance(app, App)
+
+    async def enter() -> list[Outcome]:
+        async with Broker().run(app) as shop:
+            await app.publish("invoices", {"order": 1})
+            return await shop.handle()
+
+    assert [each.answer for each in asyncio.run(enter())] == ["finished"]
     endless = consuming.replace("await consumer.wait()", "await consumer.stop()")
     handled, iterated = re.sub(r"^( {12})\.\.\.$", r"\1break", endless, flags=re.MULTILINE).rsplit("\n\n", 1)
     cluster.python(handled)
