@@ -147,6 +147,65 @@ def test_a_run_to_the_end_waits_for_a_node_that_only_the_checkpoint_knows(cluste
     assert query.bodies() == sorted([*ALL, b"0-3", b"1-3"])
 
 
+@pytest.fixture
+def forgetful(cluster):
+    """An nsqlookupd that was started lately and knows the first broker alone."""
+    host, _, port = cluster.brokers[0].address.rpartition(":")
+    known = {"broadcast_address": host, "http_port": int(port), "topics": ["orders"], "tombstoned": [], "active": True}
+    script = Script()
+    script.steps = [says(200, producers=[known], departed=[], started_ms_ago=5000)]
+    yield script.address
+    script.close()
+
+
+@pytest.mark.parametrize("to_the_end", [False, True])
+def test_a_restarted_query_reads_a_broker_that_nsqlookupd_has_forgotten(cluster, forgetful, to_the_end):
+    query = cluster.query(channel="lake")
+    query.catch_up()
+    for number, broker in enumerate(cluster.brokers):
+        broker.publish("orders", b"%d-3" % number)
+    query.restart(lookupd=forgetful)
+    if to_the_end:
+        query.reader.prepareForTriggerAvailableNow()
+
+    query.catch_up()
+    assert query.bodies() == sorted([*ALL, b"0-3", b"1-3"])
+
+
+def test_a_broker_that_is_down_and_forgotten_is_named_and_read_when_it_is_back(cluster, forgetful, caplog):
+    query = cluster.query()
+    query.catch_up()
+    down = cluster.brokers[1]
+    down.publish("orders", b"1-3")
+    cluster.brokers[0].publish("orders", b"0-3")
+    down.daemon.kill()
+    query.restart(lookupd=forgetful)
+    query.catch_up()
+    assert f"{down.address} is away, its messages wait: {down.address}: connection refused" in said(caplog)
+
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(BrokerAway, match=rf"node 2 was read up to 3, and .*{down.address}: connection refused"):
+        query.batch()
+    query.restart()
+    query.catch_up()
+    down.daemon.restart()
+    query.catch_up()
+    assert query.bodies() == sorted([*ALL, b"0-3", b"1-3"])
+
+
+def test_a_forgotten_address_that_another_broker_has_now_is_not_read(cluster, forgetful, start_broker):
+    query = cluster.query()
+    query.catch_up()
+    stranger = start_broker()
+    stranger.publish("orders", b"strange")
+    query.committed = json.loads(json.dumps(query.committed).replace(cluster.brokers[1].address, stranger.address))
+    query.restart(lookupd=forgetful)
+
+    query.catch_up()
+    assert query.bodies() == ALL
+
+
 def test_nsqs_own_nsqlookupd_is_asked_for_its_nodes():
     node = {"broadcast_address": "10.0.0.1", "http_port": 4151, "topics": ["a", "b"], "tombstones": [False, True]}
     lookupd = Script()

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -38,7 +38,18 @@ class Directory:
         self._known: list[KnownBroker] | None = None
         self._silent: frozenset[str] = frozenset()  # nsqlookupds that did not answer last time
         self._inquiry = Inquiry()
+        self.remembered: dict[int, str] = {}  # the addresses of nodes that were read, if nsqlookupd has named them
         self.remembers_ms = 0  # for how long nsqlookupd has remembered brokers that left
+
+    def remember(self, brokers: Mapping[int, str]) -> None:
+        """Take in the addresses of nodes that are read: nsqlookupd may forget them."""
+        if self._access.lookupd:
+            self.remembered |= brokers
+
+    def forgotten(self, found: Collection[int], asked: Collection[str]) -> dict[int, str]:
+        """Return nodes that were read before and are not among those found, where their addresses were not asked."""
+        known = self.remembered.items()
+        return {node: address for node, address in known if node not in found and address not in asked}
 
     @property
     def remembers(self) -> bool:

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 logger = logging.getLogger(__name__)
+
+BROKERS: Final = "#brokers"  # key of the offsets with the addresses of nodes: no topic is called so
 
 
 class FirstBatch:
@@ -101,9 +103,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._to_json(start)
 
     def _to_json(self, offsets: Offsets) -> dict[str, Any]:
-        """Return the offsets as Spark keeps them, with the name of a query that holds a channel."""
+        """Return the offsets as Spark keeps them, with the query's brokers, and its name if it holds a channel."""
         found: dict[str, Any] = o.to_json(offsets)
+        known = self._directory.remembered
+        nodes = sorted({node for _, node, _ in o.each_log(offsets)} & known.keys())
+        if nodes:
+            found = {BROKERS: {str(node): known[node] for node in nodes}, **found}
         return found if self._hold is None else {QUERY: self._hold.name, **found}
+
+    def _remember(self, offsets: Mapping[str, Any]) -> None:
+        """Take in the brokers that the offsets of the checkpoint name."""
+        named = {int(node): address for node, address in offsets.get(BROKERS, {}).items()}
+        self._directory.remember(named | self._directory.remembered)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that Spark hands back for every batch."""
@@ -125,9 +136,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._first.ends_at(start):
             return start
-        self._looked = True
         position = o.from_json(start)
+        if not self._looked:
+            self._remember(start)
         found, deleted = self._look(position)
+        if not self._looked and self._target is not None:  # the ends of logs whose brokers the checkpoint has named
+            self._target = o.without(self._target, frozenset(), over=o.everywhere(found.holdings, LATEST))
+        self._looked = True
         if self._options.channel is not None:
             if self._hold is None:
                 self._hold = ChannelHold(self._options, start)
@@ -254,6 +269,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._first.is_planned():
             return []
         since, until = o.from_json(start), o.from_json(end)
+        self._remember(end)
         # the topics of the batch, whatever the options name by now: it may be repeated after they were changed
         asked = replace(self._options, topics=tuple(sorted(until)), pattern=None)
 

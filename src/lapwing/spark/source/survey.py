@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,21 +53,31 @@ def survey(options: SourceOptions, at: int | None = None, directory: Directory |
     parameters = {**_question(options), "times": "false"}
     if at is not None:
         parameters["at"] = at
-    answers = directory.ask_all(addresses, "/log/offsets", parameters)
     found: list[tuple[str, int, str, HeldLog]] = []
     nodes: dict[int, str] = {}
-    for address, answer in answers:
-        if isinstance(answer, BrokerRefused):
-            raise ServerWithoutLog(address, sought(options), answer) from answer
-        if isinstance(answer, Exception):
-            away[address] = str(answer)
-            continue
-        nodes[answer["node_id"]] = address
-        found += [
-            (topic["topic"], answer["node_id"], address, _held(topic, options.channel))
-            for topic in answer["topics"]
-            if wanted(topic["topic"], options)
-        ]
+
+    def ask(addresses: Sequence[str], expected: Mapping[str, int]) -> None:
+        """`expected` has the nodes that addresses were of; another node there is not one of this cluster."""
+        for address, answer in directory.ask_all(addresses, "/log/offsets", parameters):
+            if isinstance(answer, BrokerRefused):
+                raise ServerWithoutLog(address, sought(options), answer) from answer
+            if isinstance(answer, Exception):
+                away[address] = str(answer)
+                continue
+            node = answer["node_id"]
+            if node != expected.get(address, node):
+                continue
+            nodes[node] = address
+            found.extend(
+                (topic["topic"], node, address, _held(topic, options.channel))
+                for topic in answer["topics"]
+                if wanted(topic["topic"], options)
+            )
+
+    ask(addresses, {})
+    if forgotten := directory.forgotten(nodes, addresses):
+        ask(list(forgotten.values()), {address: node for node, address in forgotten.items()})
+    directory.remember(nodes)
     holdings = merge(found)
     if options.archive is not None:
         from lapwing.spark.source.archived import add_archive  # after the brokers: see there
