@@ -37,7 +37,8 @@ from lapwing.client.bodies import encode as encode_body
 from lapwing.client.headers import CONTENT_TYPE, encode, headers_of_each
 from lapwing.client.inbox import CORRELATION_ID, REPLY_TO, RequestTimeout, reply_headers
 from lapwing.client.message import Message, Row
-from lapwing.client.options import ClientOptions, check_name
+from lapwing.client.options import check_name
+from lapwing.client.producer import Producer
 from lapwing.client.publish_batches import checked
 from lapwing.client.workers import answer, ends_task
 from lapwing.durations import parse as parse_duration
@@ -297,54 +298,23 @@ def duration(value: float | str) -> int:
     return parse_duration(value) if isinstance(value, str) else round(value * SECOND)
 
 
-class TestProducer:
-    """The methods of `lapwing.Producer`, on a broker for tests."""
+class TestProducer(Producer):
+    """A `lapwing.Producer` on a broker for tests."""
 
     __test__ = False  # not a test, whatever its name looks like to pytest
 
     def __init__(self, broker: Broker) -> None:
-        self.options = ClientOptions()
+        super().__init__("127.0.0.1:1")  # which it never connects to
         self._broker = broker
 
     async def start(self) -> None:
         """Do nothing: there is no connection."""
 
-    async def stop(self, timeout: float | None = None) -> None:
-        """Do nothing: everything is confirmed."""
-
-    async def __aenter__(self) -> "TestProducer":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def _begin_within(self, timeout: float | None) -> None:
         return
 
-    async def publish(
-        self,
-        topic: str,
-        body: Body,
-        *,
-        headers: Mapping[str, str] | None = None,
-        defer: float | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Publish one message."""
-        self._broker.publish(topic, body, headers=headers, defer=defer or 0.0)
-
-    async def publish_many(
-        self,
-        topic: str,
-        bodies: Sequence[Body],
-        *,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
-        defer: float | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Publish several messages."""
-        if headers:
-            for own, body in zip(headers_of_each(topic, headers, len(bodies)), bodies, strict=True):
-                self._broker.publish(topic, body, headers=own, defer=defer or 0.0)
-        elif bodies:
-            self._broker.publish(topic, *bodies, defer=defer or 0.0)
+    async def stop(self, timeout: float | None = None) -> None:
+        """Do nothing: everything is confirmed."""
 
     def submit(
         self,
@@ -361,6 +331,21 @@ class TestProducer:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future
+
+    async def _publish_many(
+        self,
+        topic: str,
+        bodies: Sequence[Body],
+        headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None,
+        context: Mapping[str, str],
+        defer: float | None,
+        timeout: float | None,
+    ) -> None:
+        if not headers and not context:
+            self._broker.publish(topic, *bodies, defer=defer or 0.0)
+            return
+        for own, body in zip(headers_of_each(topic, headers, len(bodies)), bodies, strict=True):
+            self._broker.publish(topic, body, headers={**context, **own}, defer=defer or 0.0)
 
     async def request(
         self, topic: str, body: Body, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, cast
@@ -71,6 +72,17 @@ class _AppConsumer(Consumer):
         return await super()._subscribe(address)
 
 
+def _published(
+    method: Callable[Concatenate[Producer, P], Coroutine[Any, Any, None]],
+) -> "Callable[Concatenate[App, P], Coroutine[Any, Any, None]]":
+    """Return the method of `App` that is one of its producer."""
+
+    def call(self: "App", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
+        return method(self.producer, *args, **kwargs)
+
+    return functools.update_wrapper(call, method)
+
+
 class App:
     """Consumers and a producer, started and stopped together.
 
@@ -111,7 +123,7 @@ class App:
         self._setup = setup
         self.declared: list[Declared] = []
         self.consumers: list[Consumer] = []  # that run
-        self._producer: Any = None  # a Producer, or that of a broker for tests
+        self._producer: Producer | None = None
         self._running: AsyncExitStack | None = None
         self._exit: asyncio.Event | None = None
 
@@ -162,32 +174,10 @@ class App:
         """The producer of the app while it runs."""
         if self._producer is None:
             raise ClientError("the app does not run: use `async with app:`, `app.run()` or `lapwing run`")
-        producer: Producer = self._producer
-        return producer
+        return self._producer
 
-    async def publish(
-        self,
-        topic: str,
-        body: Body,
-        *,
-        headers: Mapping[str, str] | None = None,
-        defer: float | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Publish `body` and return when nsqd has confirmed it; see `Producer.publish`."""
-        await self.producer.publish(topic, body, headers=headers, defer=defer, timeout=timeout)
-
-    async def publish_many(
-        self,
-        topic: str,
-        bodies: Sequence[Body],
-        *,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
-        defer: float | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Publish `bodies` and return when nsqd has confirmed them; see `Producer.publish_many`."""
-        await self.producer.publish_many(topic, bodies, headers=headers, defer=defer, timeout=timeout)
+    publish = _published(Producer.publish)
+    publish_many = _published(Producer.publish_many)
 
     # -- running
 
@@ -203,7 +193,7 @@ class App:
             log.info("consuming %s/%s from %s", consumer.topic, consumer.channel, ", ".join(consumer.connections))
 
     @contextlib.asynccontextmanager
-    async def _started(self, producer: Any) -> AsyncIterator[AsyncExitStack]:
+    async def _started(self, producer: Producer) -> AsyncIterator[AsyncExitStack]:
         """Set the app up with this producer; what the block raises undoes it."""
         if self._running is not None:
             raise ClientError("the app runs already")

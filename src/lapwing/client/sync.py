@@ -8,10 +8,10 @@ import atexit
 import logging
 import queue
 import threading
-from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, Self, TypeVar, Unpack
+from functools import update_wrapper
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from lapwing.client.bodies import Body
 from lapwing.client.consumer import Consumer, ConsumerStats
@@ -23,6 +23,7 @@ from lapwing.client.workers import Handler, RunIn
 from lapwing.errors import ConfigError
 from lapwing.net.event_loop import new_event_loop
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 log: Final = logging.getLogger("lapwing.client")
@@ -117,25 +118,39 @@ class LoopThread:
         _threads.discard(self)
 
 
-class _BlockingClient:
-    """A producer or consumer that runs in a thread of its own."""
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return the method of a blocking client that runs one of its asynchronous client."""
+
+    def call(self: "BlockingClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.call(method(self._client, *args, **kwargs))
+
+    update_wrapper(call, method)
+    return call
+
+
+class BlockingClient:
+    """A client that runs in a thread of its own."""
 
     def __init__(
         self,
         name: str,
-        start: Callable[[], Coroutine[Any, Any, None]],
+        client: Any,
         finish: Callable[[float | None], Coroutine[Any, Any, None]],
+        *,
+        start: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
+        self._client = client
         self._thread = LoopThread(name, finish)
-        try:
-            self._thread.call(start())
-        except BaseException:
-            self.close()
-            raise
+        if start is not None:
+            try:
+                self._thread.call(start())
+            except BaseException:
+                self.close()
+                raise
 
-    @abstractmethod
     def close(self) -> None:
-        """Close the client, and end the thread. Twice is harmless."""
+        """Finish what is under way, close the client, and end the thread. Twice is harmless."""
+        self._thread.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -144,8 +159,8 @@ class _BlockingClient:
         self.close()
 
 
-class SyncProducer(_BlockingClient):
-    """`Producer` for code that blocks.
+class SyncProducer(BlockingClient):
+    """`Producer` for code that blocks; `close` waits for unconfirmed publishes.
 
         with SyncProducer("127.0.0.1:4150") as producer:
             producer.publish("orders", b"...")
@@ -159,20 +174,13 @@ class SyncProducer(_BlockingClient):
         options: ClientOptions | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        self._producer = Producer(nsqd, lookupd=lookupd, options=options, **settings)
-        super().__init__("lapwing-producer", self._producer.start, self._producer.stop)
+        producer = Producer(nsqd, lookupd=lookupd, options=options, **settings)
+        super().__init__("lapwing-producer", producer, producer.stop, start=producer.start)
 
-    def publish(
-        self,
-        topic: str,
-        body: Body,
-        *,
-        headers: Mapping[str, str] | None = None,
-        defer: float | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Publish `body` and return when nsqd has confirmed it; see `Producer.publish`."""
-        self._thread.call(self._producer.publish(topic, body, headers=headers, defer=defer, timeout=timeout))
+    publish = blocking(Producer.publish)
+    publish_many = blocking(Producer.publish_many)
+    request = blocking(Producer.request)
+    reply = blocking(Producer.reply)
 
     def submit(
         self,
@@ -187,43 +195,16 @@ class SyncProducer(_BlockingClient):
 
         Publishes leave in the order of the calls, and many together as one batch. `close` waits for them.
         """
-        return self._thread.submit(
-            self._producer.publish(topic, body, headers=headers, defer=defer, timeout=timeout)
-        )
-
-    def publish_many(
-        self,
-        topic: str,
-        bodies: Sequence[Body],
-        *,
-        headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
-        defer: float | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Publish `bodies` and return when nsqd has confirmed them; see `Producer.publish_many`."""
-        self._thread.call(self._producer.publish_many(topic, bodies, headers=headers, defer=defer, timeout=timeout))
-
-    def request(
-        self, topic: str, body: Body, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0
-    ) -> Message:
-        """Publish a request and return the reply to it; see `Producer.request`."""
-        return self._thread.call(self._producer.request(topic, body, headers=headers, timeout=timeout))
-
-    def reply(self, request: Message, body: Body, *, headers: Mapping[str, str] | None = None) -> None:
-        """Reply to a request that was consumed; see `Producer.reply`."""
-        self._thread.call(self._producer.reply(request, body, headers=headers))
+        return self._thread.submit(self._client.publish(topic, body, headers=headers, defer=defer, timeout=timeout))
 
     @property
     def connections(self) -> list[str]:
         """The nsqds that it is connected to."""
-        return self._producer.connections
-
-    def close(self) -> None:
-        """Wait for unconfirmed publishes, then close. Twice is harmless."""
-        self._thread.stop()
+        found: list[str] = self._client.connections
+        return found
 
 
-class SyncConsumer(_BlockingClient):
+class SyncConsumer(BlockingClient):
     """`Consumer` for code that blocks: with a handler, or iterate, or `get` and `take` with a deadline.
 
         with SyncConsumer("orders", "billing", handle, nsqd="127.0.0.1:4150", concurrency=10) as consumer:
@@ -269,7 +250,7 @@ class SyncConsumer(_BlockingClient):
             options=options,
             **settings,
         )
-        super().__init__("lapwing-consumer", self._consumer.start, self._finish)
+        super().__init__("lapwing-consumer", self._consumer, self._finish, start=self._consumer.start)
 
     def _pass_on(self, message: Message) -> None:
         if self._closed:

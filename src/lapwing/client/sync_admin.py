@@ -1,30 +1,14 @@
 """`Admin` without `await`: each method is that of `Admin`, run in a thread with an event loop."""
 
 import copy
-from collections.abc import Callable, Coroutine, Iterable
-from functools import update_wrapper
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from collections.abc import Iterable
+from typing import Self
 
 from lapwing.client.admin import Admin
-from lapwing.client.sync import LoopThread
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from lapwing.client.sync import BlockingClient, blocking
 
 
-def _blocking(
-    method: Callable[Concatenate[Admin, P], Coroutine[Any, Any, T]],
-) -> "Callable[Concatenate[SyncAdmin, P], T]":
-    """Return the method of `SyncAdmin` that runs one of `Admin`."""
-
-    def call(self: "SyncAdmin", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._thread.call(method(self._admin, *args, **kwargs))
-
-    update_wrapper(call, method)
-    return call
-
-
-class SyncAdmin:
+class SyncAdmin(BlockingClient):
     """The administration of a cluster, for code that blocks; see `Admin`.
 
         with SyncAdmin("127.0.0.1:4151") as admin:
@@ -34,54 +18,45 @@ class SyncAdmin:
     def __init__(
         self, nsqd: str | Iterable[str] = (), *, lookupd: str | Iterable[str] = (), auth_secret: str = ""
     ) -> None:
-        self._admin = Admin(nsqd, lookupd=lookupd, auth_secret=auth_secret)
-        self._thread = LoopThread("lapwing-admin", self._finish)
+        admin = Admin(nsqd, lookupd=lookupd, auth_secret=auth_secret)
 
-    async def _finish(self, seconds: float | None) -> None:
-        await self._admin.close()
+        async def finish(seconds: float | None) -> None:
+            await admin.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections, and end the thread. Twice is harmless."""
-        self._thread.stop()
+        super().__init__("lapwing-admin", admin, finish)
 
     def only(self, node: str) -> Self:
         """Return the administration of one node; see `Admin.only`."""
         limited = copy.copy(self)
-        limited._admin = self._admin.only(node)
+        limited._client = self._client.only(node)
         return limited
 
-    stats = _blocking(Admin.stats)
-    counts = _blocking(Admin.counts)
-    create = _blocking(Admin.create)
-    register = _blocking(Admin.register)
-    create_channel = _blocking(Admin.create_channel)
-    pause = _blocking(Admin.pause)
-    unpause = _blocking(Admin.unpause)
-    empty = _blocking(Admin.empty)
-    delete = _blocking(Admin.delete)
-    tombstone = _blocking(Admin.tombstone)
-    describe_settings = _blocking(Admin.describe_settings)
-    settings = _blocking(Admin.settings)
-    change_settings = _blocking(Admin.change_settings)
-    policies = _blocking(Admin.policies)
-    set_policy = _blocking(Admin.set_policy)
-    remove_policy = _blocking(Admin.remove_policy)
-    pending = _blocking(Admin.pending)
-    claim = _blocking(Admin.claim)
-    dead_topics = _blocking(Admin.dead_topics)
-    dead_groups = _blocking(Admin.dead_groups)
-    dead_letters = _blocking(Admin.dead_letters)
-    redrive = _blocking(Admin.redrive)
-    purge = _blocking(Admin.purge)
-    redrive_status = _blocking(Admin.redrive_status)
-    cancel_redrive = _blocking(Admin.cancel_redrive)
-    seek = _blocking(Admin.seek)
-    drain = _blocking(Admin.drain)
-    undrain = _blocking(Admin.undrain)
-    drain_status = _blocking(Admin.drain_status)
+    stats = blocking(Admin.stats)
+    counts = blocking(Admin.counts)
+    create = blocking(Admin.create)
+    register = blocking(Admin.register)
+    create_channel = blocking(Admin.create_channel)
+    pause = blocking(Admin.pause)
+    unpause = blocking(Admin.unpause)
+    empty = blocking(Admin.empty)
+    delete = blocking(Admin.delete)
+    tombstone = blocking(Admin.tombstone)
+    describe_settings = blocking(Admin.describe_settings)
+    settings = blocking(Admin.settings)
+    change_settings = blocking(Admin.change_settings)
+    policies = blocking(Admin.policies)
+    set_policy = blocking(Admin.set_policy)
+    remove_policy = blocking(Admin.remove_policy)
+    pending = blocking(Admin.pending)
+    claim = blocking(Admin.claim)
+    dead_topics = blocking(Admin.dead_topics)
+    dead_groups = blocking(Admin.dead_groups)
+    dead_letters = blocking(Admin.dead_letters)
+    redrive = blocking(Admin.redrive)
+    purge = blocking(Admin.purge)
+    redrive_status = blocking(Admin.redrive_status)
+    cancel_redrive = blocking(Admin.cancel_redrive)
+    seek = blocking(Admin.seek)
+    drain = blocking(Admin.drain)
+    undrain = blocking(Admin.undrain)
+    drain_status = blocking(Admin.drain_status)
