@@ -2,12 +2,25 @@
 
 import re
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _NEXT_HEADING = re.compile(r"^#+ ", re.MULTILINE)
 LANGUAGES = ("sh", "python", "yaml", "json")
+
+
+def script(name: str) -> ModuleType:
+    """The module of a Python program in scripts/."""
+    loader = SourceFileLoader(name.replace("-", "_"), str(ROOT / "scripts" / name))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from commanding import PROGRAM, environment, lapwing, process
 
+from documents import script
 from lapwing import __version__
-from lapwing.cli import main, reference
+from lapwing.cli import main
 from lapwing.cli.commands import SCRIPTS, Group
 from lapwing.names import NSQ_VERSION
 from lapwing.tools.terminal import Terminal
@@ -147,7 +148,7 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
 def test_the_reference_in_the_docs_is_what_the_programs_say() -> None:
     written = (ROOT / "docs" / "cli.md").read_text()
 
-    assert written == reference.reference(), "run: python -m lapwing.cli.reference > docs/cli.md"
+    assert written == script("reference.py").reference(), "run: .venv/bin/python scripts/reference.py"
 
 
 def test_the_status_of_pipelines_fits_eighty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,16 @@
 """The check of docstrings, comments, log lines and flag help finds what it is for, and nothing else."""
 
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "check-prose"
+from documents import script
 
 
 @pytest.fixture(scope="module")
 def checker() -> ModuleType:
-    loader = SourceFileLoader("check_prose", str(SCRIPT))
-    spec = spec_from_loader("check_prose", loader)
-    assert spec is not None
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    return script("check-prose")
 
 
 def rules(checker: ModuleType, tmp_path: Path, source: str) -> list[str]:
