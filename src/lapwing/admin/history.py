@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lapwing import names
-from lapwing.client.cluster import Json
+from lapwing.client.cluster import SUM, Json
 
 FINE_AND_COARSE: Final = ((2.0, 900), (60.0, 1440))  # seconds a step, steps kept: the cluster
 REMEMBERED: Final = 3600.0  # seconds that the past of deleted topics and channels is kept
@@ -186,6 +186,21 @@ class History:
         oldest, lag = self._worst(at, topics)
         if rated:
             self.cluster.add(at, (flow_in, flow_out, waiting, ready, in_flight, deferred, oldest, lag))
+
+    def published(self, topic: Json) -> float:
+        """Return the messages per second that are published to a topic: on its node, or over all of them."""
+        if topic["node"] != SUM:
+            return round(self.part_flow.get((topic["topic_name"], topic["node"]), 0.0), 2)
+        flow = self.topic_flow.get(topic["topic_name"])
+        return round(flow.into, 2) if flow else 0.0
+
+    def finished(self, channel: Json) -> float:
+        """Return the messages per second that leave a channel: on its node, or over all of them."""
+        key = channel["topic_name"], channel["channel_name"]
+        if channel["node"] != SUM:
+            return round(self.part_flow.get((*key, channel["node"]), 0.0), 2)
+        flow = self.channel_flow.get(key)
+        return round(flow.out, 2) if flow else 0.0
 
     def _keep_window(self, now: float) -> None:
         """Drop samples, so that the oldest one is the newest that is at least `RATE_WINDOW` old."""

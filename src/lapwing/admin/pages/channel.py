@@ -10,15 +10,8 @@ from lapwing.admin.pages.elements import Table, button, element, link_button, no
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.pending import PendingPanel
 from lapwing.admin.pages.seek import ask_seek
-from lapwing.admin.pages.table_rows import (
-    CONSUMERS,
-    channel_node_columns,
-    channel_node_row,
-    consumer_row,
-    is_placed,
-    quantiles,
-)
-from lapwing.admin.pages.topic import mark_lost, node_actions
+from lapwing.admin.pages.table_rows import channel_node_columns, consumer_columns, is_placed, quantiles, row_of
+from lapwing.admin.pages.topic import mark_lost, node_actions, node_rows
 from lapwing.client.cluster import Json
 from lapwing.client.pipeline_status import ENDED, problem
 
@@ -120,7 +113,7 @@ def _nodes(view: PageView, topic: str, channel: str) -> None:
         table = Table(
             "nodes",
             f"{topic}/{channel} on each nsqd",
-            channel_node_columns([], delivery=False),
+            (),
             plain=True,
             empty="On no node.",
             on_act=lambda action, node: ask_act(view, action, topic, channel, node),
@@ -130,30 +123,19 @@ def _nodes(view: PageView, topic: str, channel: str) -> None:
         found = view.cluster_view.channel(topic, channel)
         parts = lost_parts(view, topic, channel)
         box.set_visibility(found is not None or bool(parts))
-        points = quantiles([found] if found else parts)
-        lost = mark_lost(view, [channel_node_row(part, 0.0, view.links, points, [], delivery=False) for part in parts])
-        tint = {row[0]: "lost" for row in lost}
-        if found is None:
-            table.set_columns(channel_node_columns(points, delivery=False))
-            table.show(lost, tint=tint)
-            return
-        delivery = "delivery_msg_count" in found and is_placed(view.cluster_view)
-        table.set_columns(channel_node_columns(points, delivery=delivery))
-        history = view.admin.poller.history
-        rows = [
-            channel_node_row(
-                part,
-                history.part_flow.get((topic, channel, part["node"]), 0.0),
-                view.links,
-                points,
-                node_actions(view, topic, paused=part["paused"], channel=channel),
-                delivery=delivery,
-            )
-            for part in found["nodes"]
-        ]
-        flow = history.channel_flow.get((topic, channel))
-        total = channel_node_row(found, flow.out if flow else 0.0, view.links, points, [], delivery=delivery)
-        table.show(rows + ([] if delivery else lost), total=total, tint=tint)
+        delivery = found is not None and "delivery_msg_count" in found and is_placed(view.cluster_view)
+        columns = channel_node_columns(
+            quantiles([found] if found else parts),
+            view.admin.poller.history,
+            view.links,
+            lambda part: node_actions(view, part),
+            delivery=delivery,
+        )
+        table.set_columns(columns)
+        lost = mark_lost(view, node_rows(columns, parts))
+        rows = node_rows(columns, found["nodes"]) if found is not None else []
+        total = row_of(columns, found["node"], found) if found is not None else None
+        table.show(rows + lost, total=total, tint={row[0]: "lost" for row in lost})
 
     view.live(refresh)
 
@@ -174,13 +156,14 @@ def _clients(view: PageView, topic: str, channel: str) -> None:
 def _consumers(view: PageView, topic: str, channel: str) -> None:
     """Show the consumers that have a name (Redis clients); the panel appears with the first of them."""
     with panel("Named consumers") as place:
-        table = Table("consumers", f"Named consumers of {topic}/{channel}", CONSUMERS, order="pending:down")
+        columns = consumer_columns(view.links)
+        table = Table("consumers", f"Named consumers of {topic}/{channel}", columns, order="pending:down")
     place.set_visibility(False)
 
     def refresh() -> None:
         found = view.admin.poller.channels.get((topic, channel))
         consumers = (found or {}).get("consumers", ())
         place.set_visibility(bool(consumers))
-        table.show([consumer_row(each, view.links) for each in consumers])
+        table.show([row_of(columns, f"{each['node']} {each['name']}", each) for each in consumers])
 
     view.live(refresh, channel=(topic, channel))

@@ -9,25 +9,21 @@ from lapwing.admin.pages.dialogs import ask_act
 from lapwing.admin.pages.elements import Table, element, notice, panel, set_text, show_notice, tile
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.own_topics import OwnTopics
-from lapwing.admin.pages.table_rows import PAUSED, QUEUE, PageLinks, Row, TableColumn, queue_cells, state_labels
+from lapwing.admin.pages.table_rows import (
+    CONNECTIONS,
+    QUEUE,
+    Row,
+    TableColumn,
+    linked,
+    memory_and_disk,
+    paused_labels,
+    row_of,
+    state_labels,
+)
 from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, duration, rate, size, utc_time
 
-TOPIC_COLUMNS: Final = (
-    TableColumn("topic", "Topic", "link", wide=True),
-    TableColumn("depth", "Depth"),
-    TableColumn("queue", "Memory + disk", "mem"),
-    TableColumn("messages", "Messages"),
-    TableColumn("channels", "Channels"),
-    TableColumn("actions", "Actions", "actions"),
-)
-CHANNEL_COLUMNS: Final = (
-    TableColumn("channel", "Channel", "link", wide=True),
-    TableColumn("topic", "Topic", "link"),
-    *QUEUE,
-    TableColumn("clients", "Connections"),
-)
 OPTION_COLUMNS: Final = (
     TableColumn("flag", "Option", "text"),
     TableColumn("value", "Value", "code"),
@@ -165,57 +161,52 @@ def _options(view: PageView, name: str) -> None:
 
 
 def _topics(view: PageView, name: str, own: OwnTopics) -> None:
+    def link(part: Json) -> Row:
+        return linked(part["topic_name"], view.links.topic(part["topic_name"]), paused_labels(part))
+
+    columns = (
+        TableColumn("topic", "Topic", "link", wide=True, cell=link),
+        TableColumn("depth", "Depth", cell="depth"),
+        TableColumn("queue", "Memory + disk", "mem", cell=memory_and_disk),
+        TableColumn("messages", "Messages", cell="message_count"),
+        TableColumn("channels", "Channels", cell=lambda part: len(part["channels"])),
+        TableColumn("actions", "Actions", "actions", cell=lambda part: node_actions(view, part)),
+    )
     with panel("Topics"):
         table = Table(
             "topics",
             f"Topics on {name}",
-            TOPIC_COLUMNS,
+            columns,
             order="topic",
             empty="This node has no topics.",
             on_act=lambda action, topic: ask_act(view, action, topic, node=name),
         )
 
-    def refresh() -> None:
-        lost = name in view.cluster_view.lost_topics
-        table.show(
-            [
-                [
-                    part["topic_name"],
-                    [part["topic_name"], view.links.topic(part["topic_name"]), "", [PAUSED] if part["paused"] else []],
-                    part["depth"],
-                    [part["memory_depth"], part["backend_depth"]],
-                    part["message_count"],
-                    len(part["channels"]),
-                    [] if lost else node_actions(view, part["topic_name"], paused=part["paused"]),
-                ]
-                for part in parts_of(view, own, name)
-            ]
-        )
-
-    view.live(refresh)
-
-
-def _channel_row(channel: Json, links: PageLinks) -> Row:
-    topic, name = channel["topic_name"], channel["channel_name"]
-    return [
-        f"{topic}/{name}",
-        [name, links.topic(topic, name), "", [PAUSED] if channel["paused"] else []],
-        [topic, links.topic(topic), "", []],
-        *queue_cells(channel),
-        channel["client_count"],
-    ]
+    view.live(lambda: table.show([row_of(columns, part["topic_name"], part) for part in parts_of(view, own, name)]))
 
 
 def _channels(view: PageView, name: str, own: OwnTopics) -> None:
-    with panel("Channels"):
-        table = Table(
-            "channels", f"Channels on {name}", CHANNEL_COLUMNS, order="topic", empty="This node has no channels."
-        )
-    view.live(
-        lambda: table.show(
-            [_channel_row(channel, view.links) for part in parts_of(view, own, name) for channel in part["channels"]]
-        )
+    def link(channel: Json) -> Row:
+        href = view.links.topic(channel["topic_name"], channel["channel_name"])
+        return linked(channel["channel_name"], href, paused_labels(channel))
+
+    def topic(channel: Json) -> Row:
+        return linked(channel["topic_name"], view.links.topic(channel["topic_name"]))
+
+    columns = (
+        TableColumn("channel", "Channel", "link", wide=True, cell=link),
+        TableColumn("topic", "Topic", "link", cell=topic),
+        *QUEUE,
+        CONNECTIONS,
     )
+    with panel("Channels"):
+        table = Table("channels", f"Channels on {name}", columns, order="topic", empty="This node has no channels.")
+
+    def refresh() -> None:
+        found = [channel for part in parts_of(view, own, name) for channel in part["channels"]]
+        table.show([row_of(columns, f"{each['topic_name']}/{each['channel_name']}", each) for each in found])
+
+    view.live(refresh)
 
 
 def _clients(view: PageView, name: str) -> None:

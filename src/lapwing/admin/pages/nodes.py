@@ -2,7 +2,7 @@
 
 from lapwing.admin.pages.elements import Table, panel, set_text
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.table_rows import is_placed, node_columns, node_row
+from lapwing.admin.pages.table_rows import node_columns, row_of
 
 
 def draw(view: PageView) -> None:
@@ -12,14 +12,15 @@ def draw(view: PageView) -> None:
         table = Table("nodes", "Nodes", (), order="host", empty="No nsqd is known.")
 
     def refresh() -> None:
-        cluster_view, history = view.cluster_view, view.admin.poller.history
+        cluster_view = view.cluster_view
         set_text(view.heading, f"Nodes ({len(cluster_view.nodes)})")
-        table.set_columns(node_columns(direct=cluster_view.direct, placed=is_placed(cluster_view)))
+        columns = node_columns(cluster_view, view.admin.poller.history, view.links)
+        table.set_columns(columns)
         tint = {
             state.node.name: "lost" if not state.reachable else "warn"
             for state in cluster_view.nodes
             if not state.reachable or state.node.out_of_date
         }
-        table.show([node_row(state, cluster_view, history, view.links) for state in cluster_view.nodes], tint=tint)
+        table.show([row_of(columns, state.node.name, state) for state in cluster_view.nodes], tint=tint)
 
     view.live(refresh)

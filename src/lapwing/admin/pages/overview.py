@@ -6,7 +6,7 @@ from lapwing.admin.alarms import Alarm
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.elements import Table, element, icon, panel, set_attributes, set_text, tile
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.table_rows import channel_columns, channel_rows
+from lapwing.admin.pages.table_rows import channel_columns, row_of
 from lapwing.client.format import count, duration, messages_are, rate, several
 
 CHARTS: Final = (
@@ -150,7 +150,7 @@ def _busiest(view: PageView) -> None:
     history = view.admin.poller.history
     with panel("Deepest channels", "with the most waiting messages"):
         empty = "No channel has a message waiting."
-        table = Table("deepest", "Deepest channels", channel_columns([]), plain=True, empty=empty)
+        table = Table("deepest", "Deepest channels", (), plain=True, empty=empty)
 
     def refresh() -> None:
         cluster_view = view.cluster_view
@@ -159,10 +159,8 @@ def _busiest(view: PageView) -> None:
             key=lambda channel: -channel["depth"],
         )
         moved = cluster_view.pipeline_channels()
-        rows = channel_rows(deep[:BUSIEST], history, view.links, [], cluster_view.at, moved)
-        for row, channel in zip(rows, deep, strict=False):
-            row[0] = f"{channel['topic_name']}/{channel['channel_name']}"
-            row[1][0] = row[0]
-        table.show(rows)
+        columns = channel_columns([], history, view.links, cluster_view.at, moved, with_topic=True)
+        table.set_columns(columns)
+        table.show([row_of(columns, f"{each['topic_name']}/{each['channel_name']}", each) for each in deep[:BUSIEST]])
 
     view.live(refresh)

@@ -1,6 +1,6 @@
 """The columns and rows of tables, from the objects of the API: pure.
 
-A row is a list: its key, then one value per column. The kinds, and what a value of each looks like:
+A row is a list: its key, then the cell of each column. The kinds, and what a cell of each looks like:
 
     text code          a string             num rate dur bytes     a number (dur in seconds)
     time stamp         Unix seconds         mem                    [memory, disk]
@@ -10,9 +10,9 @@ A row is a list: its key, then one value per column. The kinds, and what a value
     actions            [[action, label, tone], ...]
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from lapwing.admin.alarms import node_link, topic_link
@@ -28,17 +28,30 @@ Label = list[str]
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column of a table."""
+    """One column of a table: its heading, and the cell that it has for an object."""
 
     key: str
     label: str
     kind: str = "num"
     title: str | None = None
     wide: bool = False
+    cell: str | Callable[[Any], Any] = ""  # the member of an object of JSON, or a function of the object
 
     def to_json(self) -> dict[str, Any]:
         """Return the column for the browser."""
         return {"key": self.key, "label": self.label, "kind": self.kind, "title": self.title, "wide": self.wide}
+
+    def of(self, each: Any) -> Any:
+        """Return the cell for an object."""
+        return each[self.cell] if isinstance(self.cell, str) else self.cell(each)
+
+
+Columns = Sequence[TableColumn]
+
+
+def row_of(columns: Columns, key: str, each: Any) -> Row:
+    """Return the row of an object."""
+    return [key, *(column.of(each) for column in columns)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,21 @@ PAUSED: Label = ["paused", "warn", "Nothing is delivered until it is unpaused"]
 SPARK: Label = ["Spark", "info", "A Spark query moves this channel: see Pipelines"]
 
 
+def linked(text: str, href: str, labels: Sequence[Label] = (), *, below: str = "") -> Row:
+    """Return a cell that is a link."""
+    return [text, href, below, list(labels)]
+
+
+def paused_labels(each: Json) -> list[Label]:
+    """Return the label of a topic or channel that is paused."""
+    return [PAUSED] if each["paused"] else []
+
+
+def memory_and_disk(each: Json) -> Row:
+    """Return the cell of a queue."""
+    return [each["memory_depth"], each["backend_depth"]]
+
+
 def quantiles(objects: Iterable[Json]) -> list[float]:
     """Return the percentiles that any of the objects has, highest first."""
     found = {point["quantile"] for each in objects for point in each["e2e_processing_latency"]["percentiles"] or ()}
@@ -82,82 +110,77 @@ def quantiles(objects: Iterable[Json]) -> list[float]:
 
 def latency_columns(points: Sequence[float]) -> list[TableColumn]:
     """Return one column per percentile."""
+
+    def latency(quantile: float) -> Callable[[Json], Row | None]:
+        def cell(each: Json) -> Row | None:
+            for point in each["e2e_processing_latency"]["percentiles"] or ():
+                if point["quantile"] == quantile:
+                    return [point["average"], point["min"], point["max"]]
+            return None
+
+        return cell
+
+    title = "End-to-end latency, {} percentile: average over nodes"
     return [
-        TableColumn(
-            f"q{point}",
-            quantile(point),
-            "latency",
-            f"End-to-end latency, {quantile(point)} percentile: average over nodes",
-        )
+        TableColumn(f"q{point}", quantile(point), "latency", title.format(quantile(point)), cell=latency(point))
         for point in points
     ]
 
 
-def latencies(each: Json, points: Sequence[float]) -> Row:
-    """Return the cells of `latency_columns`."""
-    known = {point["quantile"]: point for point in each["e2e_processing_latency"]["percentiles"] or ()}
-    return [[known[q]["average"], known[q]["min"], known[q]["max"]] if q in known else None for q in points]
+def host_column(links: PageLinks) -> TableColumn:
+    """Return the column of the node that a topic or channel is on."""
 
+    def cell(part: Json) -> Row:
+        """Return `hostname:port` with a link, and the broadcast address if it is another; or `Total`."""
+        if part["node"] == SUM:
+            return linked("Total", "")
+        host, _, port = part["node"].rpartition(":")
+        below = part["node"] if host.strip("[]") != part["hostname"] else ""
+        return linked(f"{part['hostname']}:{port}", links.node(part["node"]), paused_labels(part), below=below)
 
-def host_cell(part: Json, links: PageLinks) -> Row:
-    """Return `hostname:port` with a link to the node, and the broadcast address if it is another; or `Total`."""
-    if part["node"] == SUM:
-        return ["Total", "", "", []]
-    host, _, port = part["node"].rpartition(":")
-    below = part["node"] if host.strip("[]") != part["hostname"] else ""
-    return [f"{part['hostname']}:{port}", links.node(part["node"]), below, [PAUSED] if part["paused"] else []]
+    return TableColumn("host", "NSQd host", "link", wide=True, cell=cell)
 
 
 # ---- topics ----
 
-TOPICS = (
-    TableColumn("topic", "Topic", "link", wide=True),
-    TableColumn(
-        "depth", "Depth", title="Messages that wait in the topic itself, because it is paused or has no channel"
-    ),
-    TableColumn("backlog", "In channels", title="Messages that wait in its channels, summed"),
-    TableColumn("in_flight", "In flight", title="Delivered and not yet finished"),
-    TableColumn("rate", "Rate", "rate", "Messages published a second"),
-    TableColumn("messages", "Messages", title="Published since the nodes started"),
-    TableColumn("channels", "Channels"),
-    TableColumn("clients", "Connections"),
-    TableColumn("nodes", "Nodes", title="nsqds that have the topic"),
-)
+
+def topic_columns(history: History, links: PageLinks) -> Columns:
+    """Return the columns of topics, summed over nodes."""
+
+    def name(topic: Json) -> Row:
+        labels = paused_labels(topic)
+        if not topic["channels"]:
+            tone = "warn" if topic["depth"] else ""
+            labels.append(["no channel", tone, "Messages wait in the topic until there is one"])
+        return linked(topic["topic_name"], links.topic(topic["topic_name"]), labels)
+
+    def summed(key: str) -> Callable[[Json], int]:
+        return lambda topic: sum(channel[key] for channel in topic["channels"])
+
+    depth = "Messages that wait in the topic itself, because it is paused or has no channel"
+    backlog = "Messages that wait in its channels, summed"
+    in_flight = "Delivered and not yet finished"
+    return (
+        TableColumn("topic", "Topic", "link", wide=True, cell=name),
+        TableColumn("depth", "Depth", title=depth, cell="depth"),
+        TableColumn("backlog", "In channels", title=backlog, cell=summed("depth")),
+        TableColumn("in_flight", "In flight", title=in_flight, cell=summed("in_flight_count")),
+        TableColumn("rate", "Rate", "rate", "Messages published a second", cell=history.published),
+        TableColumn("messages", "Messages", title="Published since the nodes started", cell="message_count"),
+        TableColumn("channels", "Channels", cell=lambda topic: len(topic["channels"])),
+        TableColumn("clients", "Connections", cell=summed("client_count")),
+        TableColumn("nodes", "Nodes", title="nsqds that have the topic", cell=lambda topic: len(topic["nodes"])),
+    )
 
 
-def topic_rows(
-    topics: dict[str, Json], idle_topics: Iterable[str], away: set[str], history: History, links: PageLinks
-) -> list[Row]:
-    """Return the rows of topics, those without a node last; `away` are topics of nsqds that do not answer."""
-    rows: list[Row] = []
-    for name, topic in topics.items():
-        channels = topic["channels"]
-        labels = [PAUSED] if topic["paused"] else []
-        if not channels:
-            labels.append(
-                ["no channel", "warn" if topic["depth"] else "", "Messages wait in the topic until there is one"]
-            )
-        flow = history.topic_flow.get(name)
-        rows.append(
-            [
-                name,
-                [name, links.topic(name), "", labels],
-                topic["depth"],
-                sum(channel["depth"] for channel in channels),
-                sum(channel["in_flight_count"] for channel in channels),
-                round(flow.into, 2) if flow else 0,
-                topic["message_count"],
-                len(channels),
-                sum(channel["client_count"] for channel in channels),
-                len(topic["nodes"]),
-            ]
-        )
+def idle_topic_rows(idle_topics: Iterable[str], away: set[str], links: PageLinks) -> list[Row]:
+    """Return the rows of topics without a node; `away` are topics of nsqds that do not answer."""
     idle: Label = ["no producer", "", "nsqlookupd knows it, no nsqd has it"]
     gone: Label = ["does not answer", "bad", "Every nsqd that has it"]
-    for name in idle_topics:
-        numbers = [None] * 8 if name in away else [0] * 8  # not known is not 0
-        rows.append([name, [name, links.topic(name), "", [gone if name in away else idle]], *numbers])
-    return rows
+    return [
+        [name, linked(name, links.topic(name), [gone if name in away else idle]), *[None if name in away else 0] * 8]
+        for name in idle_topics  # not known is not 0
+    ]
 
 
 def lost_label(state: NodeState | None) -> Label:
@@ -166,134 +189,82 @@ def lost_label(state: NodeState | None) -> Label:
     return [f"no answer{since}", "bad", f"{state.error if state else ''}. These are its last figures."]
 
 
-def topic_node_columns(points: Sequence[float]) -> list[TableColumn]:
-    """Return the columns of a topic on each node."""
+Actions = Callable[[Json], Row]  # that a part on one node has
+
+
+def topic_node_columns(points: Sequence[float], history: History, links: PageLinks, actions: Actions) -> Columns:
+    """Return the columns of a topic on each node, and of the total."""
+    rate = "Messages published a second, over all nodes in the last row"
     return [
-        TableColumn("host", "NSQd host", "link", wide=True),
-        TableColumn("depth", "Depth"),
-        TableColumn("queue", "Memory + disk", "mem"),
-        TableColumn("messages", "Messages"),
-        TableColumn("rate", "Rate", "rate", "Messages published a second, over all nodes in the last row"),
-        TableColumn("channels", "Channels"),
+        host_column(links),
+        TableColumn("depth", "Depth", cell="depth"),
+        TableColumn("queue", "Memory + disk", "mem", cell=memory_and_disk),
+        TableColumn("messages", "Messages", cell="message_count"),
+        TableColumn("rate", "Rate", "rate", rate, cell=history.published),
+        TableColumn("channels", "Channels", cell=lambda part: len(part["channels"])),
         *latency_columns(points),
-        TableColumn("actions", "Actions", "actions"),
-    ]
-
-
-def topic_node_row(part: Json, rate: float, links: PageLinks, points: Sequence[float], actions: Row) -> Row:
-    """Return the row of a topic on one nsqd, or of the total."""
-    return [
-        part["node"],
-        host_cell(part, links),
-        part["depth"],
-        [part["memory_depth"], part["backend_depth"]],
-        part["message_count"],
-        round(rate, 2),
-        len(part["channels"]),
-        *latencies(part, points),
-        actions,
+        TableColumn("actions", "Actions", "actions", cell=actions),
     ]
 
 
 # ---- channels ----
 
-QUEUE = (
-    TableColumn("depth", "Depth", title="Waiting; not in flight, not deferred"),
-    TableColumn("queue", "Memory + disk", "mem"),
-    TableColumn("in_flight", "In flight", title="Delivered and not yet finished"),
-    TableColumn("deferred", "Deferred", title="Waiting for their time"),
-    TableColumn("requeued", "Requeued"),
-    TableColumn("timed_out", "Timed out"),
-    TableColumn("messages", "Messages"),
+QUEUE: Final = (
+    TableColumn("depth", "Depth", title="Waiting; not in flight, not deferred", cell="depth"),
+    TableColumn("queue", "Memory + disk", "mem", cell=memory_and_disk),
+    TableColumn("in_flight", "In flight", title="Delivered and not yet finished", cell="in_flight_count"),
+    TableColumn("deferred", "Deferred", title="Waiting for their time", cell="deferred_count"),
+    TableColumn("requeued", "Requeued", cell="requeue_count"),
+    TableColumn("timed_out", "Timed out", cell="timeout_count"),
+    TableColumn("messages", "Messages", cell="message_count"),
 )
+CONNECTIONS: Final = TableColumn("clients", "Connections", cell="client_count")
 
 
-def queue_cells(channel: Json) -> Row:
-    """Return the cells of `QUEUE`."""
-    return [
-        channel["depth"],
-        [channel["memory_depth"], channel["backend_depth"]],
-        channel["in_flight_count"],
-        channel["deferred_count"],
-        channel["requeue_count"],
-        channel["timeout_count"],
-        channel["message_count"],
-    ]
-
-
-def channel_columns(points: Sequence[float]) -> list[TableColumn]:
-    """Return the columns of channels."""
-    return [
-        TableColumn("channel", "Channel", "link", wide=True),
-        *QUEUE,
-        TableColumn("rate", "Rate", "rate", "Messages finished a second"),
-        TableColumn("age", "Oldest", "dur", "How long the oldest unfinished message has waited, as far as we watched"),
-        TableColumn("clients", "Connections"),
-        *latency_columns(points),
-    ]
-
-
-def channel_rows(
-    channels: Iterable[Json],
+def channel_columns(
+    points: Sequence[float],
     history: History,
     links: PageLinks,
-    points: Sequence[float],
     now: float,
-    fed: Collection[tuple[str, str]] = (),
-) -> list[Row]:
-    """Return one row per channel, summed over nodes; those in `fed` are moved by a Spark query."""
-    rows: list[Row] = []
-    for channel in channels:
-        topic, name = channel["topic_name"], channel["channel_name"]
-        flow = history.channel_flow.get((topic, name))
-        age = history.age(channel, now)
-        labels = [PAUSED] if channel["paused"] else []
-        if (topic, name) in fed:
-            labels.append(SPARK)
-        rows.append(
-            [
-                name,
-                [name, links.topic(topic, name), "", labels],
-                *queue_cells(channel),
-                round(flow.out, 2) if flow else 0,
-                round(age.seconds) if age else 0,
-                channel["client_count"],
-                *latencies(channel, points),
-            ]
-        )
-    return rows
+    fed: Collection[tuple[str, str]],
+    *,
+    with_topic: bool = False,
+) -> Columns:
+    """Return the columns of channels, summed over nodes; those in `fed` are moved by a Spark query."""
 
+    def name(channel: Json) -> Row:
+        place = channel["topic_name"], channel["channel_name"]
+        labels = paused_labels(channel) + ([SPARK] if place in fed else [])
+        return linked("/".join(place) if with_topic else place[1], links.topic(*place), labels)
 
-def channel_node_columns(points: Sequence[float], *, delivery: bool) -> list[TableColumn]:
-    """Return the columns of a channel on each node."""
+    def age(channel: Json) -> int:
+        found = history.age(channel, now)
+        return round(found.seconds) if found else 0
+
+    oldest = "How long the oldest unfinished message has waited, as far as we watched"
     return [
-        TableColumn("host", "NSQd host", "link", wide=True),
+        TableColumn("channel", "Channel", "link", wide=True, cell=name),
         *QUEUE,
-        TableColumn("rate", "Rate", "rate", "Messages finished a second"),
-        TableColumn("clients", "Connections"),
-        *(
-            [TableColumn("delivery", "Delivery", "share", "Zone-local, region-local and other share")]
-            if delivery
-            else []
-        ),
+        TableColumn("rate", "Rate", "rate", "Messages finished a second", cell=history.finished),
+        TableColumn("age", "Oldest", "dur", oldest, cell=age),
+        CONNECTIONS,
         *latency_columns(points),
-        TableColumn("actions", "Actions", "actions"),
     ]
 
 
-def channel_node_row(
-    part: Json, rate: float, links: PageLinks, points: Sequence[float], actions: Row, *, delivery: bool
-) -> Row:
-    """Return the row of a channel on one nsqd, or of the total."""
+def channel_node_columns(
+    points: Sequence[float], history: History, links: PageLinks, actions: Actions, *, delivery: bool
+) -> Columns:
+    """Return the columns of a channel on each node, and of the total."""
+    share = TableColumn("delivery", "Delivery", "share", "Zone-local, region-local and other share", cell=_share)
     return [
-        part["node"],
-        host_cell(part, links),
-        *queue_cells(part),
-        round(rate, 2),
-        part["client_count"],
-        *([_share(part)] if delivery else []),
-        *latencies(part, points),
-        actions,
+        host_column(links),
+        *QUEUE,
+        TableColumn("rate", "Rate", "rate", "Messages finished a second", cell=history.finished),
+        CONNECTIONS,
+        *([share] if delivery else []),
+        *latency_columns(points),
+        TableColumn("actions", "Actions", "actions", cell=actions),
     ]
 
 
@@ -308,25 +279,17 @@ def _share(part: Json) -> Row | None:
 
 # ---- consumers ----
 
-CONSUMERS = (
-    TableColumn("name", "Consumer", "text", wide=True),
-    TableColumn("node", "NSQd host", "link"),
-    TableColumn("pending", "Pending", title="Messages that it holds"),
-    TableColumn("oldest", "Oldest", "dur", "Time since the oldest of them was delivered"),
-    TableColumn("idle", "Idle", "dur", "Time since its last request"),
-)  # that have a name, connected or not
 
-
-def consumer_row(consumer: Json, links: PageLinks) -> Row:
-    """Return the row of one named consumer."""
-    return [
-        f"{consumer['node']} {consumer['name']}",
-        consumer["name"],
-        [consumer["node"], links.node(consumer["node"]), "", []],
-        consumer["in_flight_count"],
-        int(consumer["oldest_seconds"]),
-        int(consumer["idle_seconds"]),
-    ]
+def consumer_columns(links: PageLinks) -> Columns:
+    """Return the columns of consumers that have a name, connected or not."""
+    oldest = "Time since the oldest of them was delivered"
+    return (
+        TableColumn("name", "Consumer", "text", wide=True, cell="name"),
+        TableColumn("node", "NSQd host", "link", cell=lambda each: linked(each["node"], links.node(each["node"]))),
+        TableColumn("pending", "Pending", title="Messages that it holds", cell="in_flight_count"),
+        TableColumn("oldest", "Oldest", "dur", oldest, cell=lambda each: int(each["oldest_seconds"])),
+        TableColumn("idle", "Idle", "dur", "Time since its last request", cell=lambda each: int(each["idle_seconds"])),
+    )
 
 
 # ---- nodes ----
@@ -337,54 +300,57 @@ def is_placed(cluster_view: ClusterView) -> bool:
     return any(state.node.region or state.node.zone for state in cluster_view.nodes)
 
 
-def node_columns(*, direct: bool, placed: bool) -> list[TableColumn]:
-    """Return the columns of nsqds."""
+_MOST_TOPICS: Final = 3
+
+
+def node_columns(cluster_view: ClusterView, history: History, links: PageLinks) -> Columns:
+    """Return the columns of nsqds; one that does not answer has its last figures, and none where they are not known."""
+    now = cluster_view.at
+
+    def known(value: Callable[[NodeState], Any]) -> Callable[[NodeState], Any]:
+        return lambda state: value(state) if state.reachable or state.started else None
+
+    def up(value: Callable[[NodeState], Any]) -> Callable[[NodeState], Any]:
+        return lambda state: value(state) if state.reachable else None
+
+    def address(state: NodeState) -> Row:
+        return linked(state.node.name, links.node(state.node.name), below=f"TCP {state.node.tcp_port}")
+
+    def lookupds(state: NodeState) -> list[Label]:
+        addresses, all_ = state.node.remote_addresses or (), len(cluster_view.lookupds)
+        return [[f"{len(addresses)} of {all_}", "" if len(addresses) == all_ else "warn", "\n".join(addresses)]]
+
+    def topics(state: NodeState) -> Row:
+        found = sorted((name, tombstoned) for name, tombstoned in state.node.topics if not own(name))
+        shown = [[name, links.topic(name), "warn" if tombstoned else ""] for name, tombstoned in found[:_MOST_TOPICS]]
+        if len(found) > _MOST_TOPICS:
+            shown.append([f"{len(found) - _MOST_TOPICS} more", links.node(state.node.name), "info"])
+        return shown
+
+    place = TableColumn("place", "Region / zone", "text", cell=_place)
+    who = TableColumn("lookupds", "Lookupd conns.", "labels", "nsqlookupds that know it", cell=lookupds)
+    rate = up(lambda state: round(history.node_flow.get(state.node.name, 0.0), 2))
     return [
-        TableColumn("host", "Hostname", "text"),
-        TableColumn("state", "State", "labels"),
-        TableColumn("address", "Address", "link", "Broadcast address and HTTP port; below it the TCP port"),
-        TableColumn("version", "Version", "text"),
-        *([TableColumn("place", "Region / zone", "text")] if placed else []),
-        *([] if direct else [TableColumn("lookupds", "Lookupd conns.", "labels", "nsqlookupds that know it")]),
-        TableColumn("uptime", "Up for", "dur"),
-        TableColumn("depth", "Depth", title="In its topics and channels"),
-        TableColumn("rate", "Rate", "rate", "Messages published a second"),
-        TableColumn("clients", "Connections"),
-        TableColumn("topics", "Topics", "links"),
-    ]
-
-
-_MOST_TOPICS = 3
-
-
-def node_row(state: NodeState, cluster_view: ClusterView, history: History, links: PageLinks) -> Row:
-    """Return the row of an nsqd; one that does not answer has its last figures."""
-    node = state.node
-    topics = sorted((name, tombstoned) for name, tombstoned in node.topics if not own(name))
-    shown = [[name, links.topic(name), "warn" if tombstoned else ""] for name, tombstoned in topics[:_MOST_TOPICS]]
-    if len(topics) > _MOST_TOPICS:
-        shown.append([f"{len(topics) - _MOST_TOPICS} more", links.node(node.name), "info"])
-    known = node.remote_addresses or ()
-    complete = len(known) == len(cluster_view.lookupds)
-    known_figures = state.reachable or state.started
-    return [
-        node.name,
-        node.hostname,
-        state_labels(state, cluster_view.at),
-        [node.name, links.node(node.name), f"TCP {node.tcp_port}", []],
-        node.version,
-        *([" / ".join(text for text in (node.region, node.zone) if text)] if is_placed(cluster_view) else []),
-        *(
-            []
-            if cluster_view.direct
-            else [[[f"{len(known)} of {len(cluster_view.lookupds)}", "" if complete else "warn", "\n".join(known)]]]
+        TableColumn("host", "Hostname", "text", cell=lambda state: state.node.hostname),
+        TableColumn("state", "State", "labels", cell=lambda state: state_labels(state, now)),
+        TableColumn(
+            "address", "Address", "link", "Broadcast address and HTTP port; below it the TCP port", cell=address
         ),
-        round(cluster_view.at - state.started) if state.started and state.reachable else None,
-        state.depth if known_figures else None,  # not known is not 0
-        round(history.node_flow.get(node.name, 0.0), 2) if state.reachable else None,
-        state.clients if known_figures else None,
-        shown,
+        TableColumn("version", "Version", "text", cell=lambda state: state.node.version),
+        *([place] if is_placed(cluster_view) else []),
+        *([] if cluster_view.direct else [who]),
+        TableColumn(
+            "uptime", "Up for", "dur", cell=up(lambda each: round(now - each.started) if each.started else None)
+        ),
+        TableColumn("depth", "Depth", title="In its topics and channels", cell=known(lambda state: state.depth)),
+        TableColumn("rate", "Rate", "rate", "Messages published a second", cell=rate),
+        TableColumn("clients", "Connections", cell=known(lambda state: state.clients)),
+        TableColumn("topics", "Topics", "links", cell=topics),
     ]
+
+
+def _place(state: NodeState) -> str:
+    return " / ".join(text for text in (state.node.region, state.node.zone) if text)
 
 
 def state_labels(state: NodeState, now: float) -> list[Label]:

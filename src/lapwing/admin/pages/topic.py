@@ -1,5 +1,6 @@
 """The page of one topic: its figures on each node, its channels, its charts."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from lapwing.admin.graphite import statsd_name
@@ -9,13 +10,13 @@ from lapwing.admin.pages.elements import Table, button, element, link_button, no
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.publish import Draft, ask_publish
 from lapwing.admin.pages.table_rows import (
+    Columns,
     Row,
     channel_columns,
-    channel_rows,
     lost_label,
     quantiles,
+    row_of,
     topic_node_columns,
-    topic_node_row,
 )
 from lapwing.client.cluster import Json, sum_topic
 
@@ -103,13 +104,14 @@ def _nowhere(view: PageView, topic: str) -> str:
     return f"There is no topic {topic}. It is created with its first message."
 
 
-def node_actions(view: PageView, topic: str, *, paused: bool, channel: str = "") -> Row:
-    """Return the actions for one node alone."""
-    if not view.visitor.may_change:
+def node_actions(view: PageView, part: Json) -> Row:
+    """Return the actions for a topic or channel on one node alone."""
+    node = view.cluster_view.node(part["node"])
+    if not view.visitor.may_change or node is None or not node.reachable:
         return []
-    pause = ["unpause", "Unpause here", ""] if paused else ["pause", "Pause here", ""]
+    pause = ["unpause", "Unpause here", ""] if part["paused"] else ["pause", "Pause here", ""]
     rest = [["empty", "Empty here …", "danger"], ["delete", "Delete here …", "danger"]]
-    return [pause, *rest] if channel else [pause, *rest, ["tombstone", "Tombstone …", "danger"]]
+    return [pause, *rest] if "channel_name" in part else [pause, *rest, ["tombstone", "Tombstone …", "danger"]]
 
 
 def _nodes(view: PageView, topic: str) -> None:
@@ -117,7 +119,7 @@ def _nodes(view: PageView, topic: str) -> None:
         table = Table(
             "nodes",
             f"{topic} on each nsqd",
-            topic_node_columns([]),
+            (),
             plain=True,
             empty="On no node.",
             on_act=lambda action, node: ask_act(view, action, topic, node=node),
@@ -125,27 +127,21 @@ def _nodes(view: PageView, topic: str) -> None:
 
     def refresh() -> None:
         found: Json = view.cluster_view.topics.get(topic) or sum_topic(topic, [])
-        points = quantiles([found])
-        table.set_columns(topic_node_columns(points))
         history = view.admin.poller.history
-        rows = [
-            topic_node_row(
-                part,
-                history.part_flow.get((topic, part["node"]), 0.0),
-                view.links,
-                points,
-                node_actions(view, topic, paused=part["paused"]),
-            )
-            for part in found["nodes"]
-        ]
-        flow = history.topic_flow.get(topic)
-        total = topic_node_row(found, flow.into if flow else 0.0, view.links, points, [])
-        parts = view.cluster_view.lost_parts(topic)
-        lost = mark_lost(view, [topic_node_row(part, 0.0, view.links, points, []) for part in parts])
-        table.show(rows + lost, total=total if rows else None, tint={row[0]: "lost" for row in lost})
+        columns = topic_node_columns(quantiles([found]), history, view.links, lambda part: node_actions(view, part))
+        table.set_columns(columns)
+        rows = node_rows(columns, found["nodes"])
+        lost = mark_lost(view, node_rows(columns, view.cluster_view.lost_parts(topic)))
+        total = row_of(columns, found["node"], found) if rows else None
+        table.show(rows + lost, total=total, tint={row[0]: "lost" for row in lost})
         box.set_visibility(is_known(view, topic))
 
     view.live(refresh)
+
+
+def node_rows(columns: Columns, parts: Iterable[Json]) -> list[Row]:
+    """Return the rows of a topic or channel on its nodes."""
+    return [row_of(columns, part["node"], part) for part in parts]
 
 
 def mark_lost(view: PageView, rows: list[Row]) -> list[Row]:
@@ -160,7 +156,7 @@ def _channels(view: PageView, topic: str) -> None:
         table = Table(
             "channels",
             f"Channels of {topic}",
-            channel_columns([]),
+            (),
             order="channel",
             empty="No channels: messages wait in the topic until there is one.",
         )
@@ -168,11 +164,10 @@ def _channels(view: PageView, topic: str) -> None:
     def refresh() -> None:
         found: Json = view.cluster_view.topics.get(topic) or sum_topic(topic, [])
         points = quantiles(found["channels"])
-        table.set_columns(channel_columns(points))
         fed = view.cluster_view.pipeline_channels()
-        table.show(
-            channel_rows(found["channels"], view.admin.poller.history, view.links, points, view.cluster_view.at, fed)
-        )
+        columns = channel_columns(points, view.admin.poller.history, view.links, view.cluster_view.at, fed)
+        table.set_columns(columns)
+        table.show([row_of(columns, each["channel_name"], each) for each in found["channels"]])
         box.set_visibility(topic in view.cluster_view.topics)
 
     view.live(refresh)
