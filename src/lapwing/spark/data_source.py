@@ -78,9 +78,12 @@ class LapwingSource(DataSource):
         return columns(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from lapwing.spark.source.batch_reader import LogBatchReader
+        from lapwing.spark.source.batch_reader import FilteringReader, LogBatchReader
 
-        return LogBatchReader(self._read_options(schema, streaming=False), schema)
+        options = self._read_options(schema, streaming=False)
+        if options.push_filters and not hasattr(DataSourceReader, "pushFilters"):
+            raise LapwingError("option pushFilters needs PySpark 4.1 or later")
+        return (FilteringReader if options.push_filters else LogBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from lapwing.spark import _pyspark_4_1 as pyspark_41

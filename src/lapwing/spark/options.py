@@ -62,6 +62,7 @@ class SourceOptions:
     spool: str | None = None
     poll_seconds: float = 1.0
     dead: bool = False  # columns of dead letters
+    push_filters: bool = False  # take the filters of Spark's SQL
     archive: str | None = None  # directory of an archive that has the older part of the logs
 
 
@@ -88,7 +89,7 @@ _SOURCE: Final = (
     "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
     "acceptLoss", "includeHeaders", "includeFields", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
-    "archive", "dead",
+    "archive", "dead", "pushFilters",
 )  # fmt: skip
 _SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes", "acceptDoubles")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
@@ -222,6 +223,7 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         raise OptionError("option mode=subscribe consumes a channel and is for streams only")
     if streaming:
         given.refuse(_BATCH_ONLY, "is for batch reads; a stream has no end")
+        given.refuse(("pushFilters",), "is for batch reads: Spark hands no filters to a stream")
     else:
         given.refuse(_STREAM_ONLY, "is for streams")
     if mode == "subscribe":
@@ -296,6 +298,7 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         accept_loss=given.flag("acceptLoss", False),
         headers=given.flag("includeHeaders", False) or given.flag("dead", False),
         dead=given.flag("dead", False),
+        push_filters=given.flag("pushFilters", False),
         local_files=given.flag("localFiles", True),
         spool=spool,
         poll_seconds=given.seconds("pollTimeout", 1.0),

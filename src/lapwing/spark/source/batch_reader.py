@@ -20,6 +20,9 @@ from lapwing.spark.source.survey import Survey, survey
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql.datasource import Filter
+
+    from lapwing.spark.source.filters import PushedFilters
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ class LogBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._columns = schema.fieldNames()
+        self._filters: PushedFilters | None = None
 
     def partitions(self) -> list[InputPartition]:
         """Plan tasks of similar size. "Latest" is decided here, once per loaded DataFrame."""
@@ -45,6 +49,10 @@ class LogBatchReader(DataSourceReader):
             _check_memory(found, directory, options)
         start = starting_offsets(options, found)
         end = self._ending(found)
+        if self._filters is not None:
+            since = self._filters.since
+            young = {} if since is None else o.at_times(survey_all(options, since).holdings, none_is_latest=True)
+            start, end = self._filters.applied(start, end, young)
         ranges, losses, _ = o.plan(start, end, found.holdings)
         report(losses, options)
         return tasks(ranges, found, options)
@@ -59,6 +67,17 @@ class LogBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_task(partition, self._options, self._columns)
+
+
+class FilteringReader(LogBatchReader):
+    """A batch read that takes filters; Spark refuses it where it is not to push any."""
+
+    def pushFilters(self, filters: list["Filter"]) -> list["Filter"]:
+        """Leave out what the filters do not want, as far as ranges can; Spark filters the rows again."""
+        from lapwing.spark.source.filters import pushed
+
+        self._filters = pushed(filters)
+        return filters
 
 
 def _check_memory(found: Survey, directory: Directory, options: SourceOptions) -> None:
