@@ -107,7 +107,7 @@ def measure(path: str, messages: int) -> None:
     before = megabytes()
     broker = started(path, now)
     calls(broker.restore, now=now)
-    channel = broker.topics["t"].channels["c"]
+    channel = broker.existing("t").channels["c"]
     assert len(channel.ledger.deferred) == messages
     gc.collect()
     calls.show("restart", before, messages)

@@ -32,7 +32,7 @@ def letters(stage: Stage, topic: str = "t.c.dead") -> list[tuple[bytes, dict[str
     """Return the body and the headers of each message in the log of a topic."""
     if topic not in stage.broker.topics:
         return []
-    log = stage.broker.topics[topic].log
+    log = stage.broker.existing(topic).log
     headers = {extra.sequence: extra.headers for extra in log.extras(log.first, log.end)}
     return [(log.frame(each)[kernel.HEAD :], headers.get(each, {})) for each in range(log.first, log.end)]
 

@@ -25,7 +25,7 @@ def start(stage: Stage, to: str = "channel", rate: Rate = UNLIMITED, limit: int 
     """Begin a redrive of the letters that are wanted."""
     edited = wanted.pop("edited", None)
     return stage.broker.redrives.start(
-        stage.broker.topics[DEAD],
+        stage.broker.existing(DEAD),
         to=to,
         wanted=dead_filter.parse(wanted),
         rate=rate,

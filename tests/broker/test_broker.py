@@ -72,7 +72,7 @@ def test_deleting_a_channel_hangs_up_on_its_consumers_alone(stage: Stage) -> Non
 
     assert (gone.hung_up, other.hung_up) == (True, False)
     assert other.received() == [0]
-    assert list(stage.broker.topics["t"].channels) == ["b"]
+    assert list(stage.broker.existing("t").channels) == ["b"]
 
 
 def test_a_channel_made_anew_begins_where_the_topic_stands(stage: Stage) -> None:
@@ -119,7 +119,7 @@ def test_a_scan_looks_at_a_selection_and_says_that_there_is_more() -> None:
     stage.now += SECOND
 
     assert [stage.broker.scan(stage.now) for _ in range(3)] == [True, True, False]
-    assert not any(len(channel.ledger.deferred) for channel in stage.broker.topics["t"].channels.values())
+    assert not any(len(channel.ledger.deferred) for channel in stage.broker.existing("t").channels.values())
 
 
 # --- a disk that refuses -------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Refusal:
     """The journal of a topic, and the data path, refuse all writes until they heal."""
 
     def __init__(self, stage: Stage) -> None:
-        journal = stage.broker.topics["t"].store.journal
+        journal = stage.broker.existing("t").store.journal
         assert journal is not None
         self._journal, self._kind = journal, type(journal)
         self._storage, self._try = stage.broker.storage, stage.broker.storage.try_writing
@@ -228,7 +228,7 @@ def test_ephemeral_things_do_not_come_back(tmp_path: Path) -> None:
     stage.restart()
 
     assert list(stage.broker.topics) == ["t"]
-    assert stage.broker.topics["t"].channels == {}
+    assert stage.broker.existing("t").channels == {}
 
 
 def test_a_topic_that_the_catalog_does_not_know_is_found_on_the_disk(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_deleted_channel_stays_deleted(tmp_path: Path) -> None:
     stage.checkpoint()
     stage.kill()
 
-    assert list(stage.broker.topics["t"].channels) == ["b"]
+    assert list(stage.broker.existing("t").channels) == ["b"]
 
 
 def test_a_closed_broker_lets_others_have_the_data_path(tmp_path: Path) -> None:

@@ -362,7 +362,7 @@ def test_what_was_dropped_in_the_topic_stays_dropped_for_who_seeks_back_and_afte
     stage.consumer().publish(b"zero").finish(0).leave()
     stage.broker.pause_topic("t", True, now=stage.now)
     stage.client().publish(b"dropped").publish(b"dropped too", delay=SECOND)
-    stage.broker.topics["t"].empty()
+    stage.broker.existing("t").empty()
     stage.broker.pause_topic("t", False, now=stage.now)
     stage.client().publish(b"three")
     stage.channel().seek(0, back=True)
@@ -415,7 +415,7 @@ def test_an_ephemeral_channel_without_room_drops_what_comes_and_nothing_that_it_
 def test_an_ephemeral_channel_goes_with_its_last_consumer(stage: Stage) -> None:
     one, two = stage.consumer("c#ephemeral"), stage.consumer("c#ephemeral")
     one.leave()
-    assert "c#ephemeral" in stage.broker.topics["t"].channels
+    assert "c#ephemeral" in stage.broker.existing("t").channels
     two.leave()
 
-    assert stage.broker.topics["t"].channels == {}
+    assert stage.broker.existing("t").channels == {}

@@ -13,7 +13,7 @@ HOUR = 60 * MINUTE
 
 
 def stamp(stage: Stage, sequence: int) -> int:
-    return stage.broker.topics["t"].log.timestamp(sequence)
+    return stage.broker.existing("t").log.timestamp(sequence)
 
 
 @pytest.mark.parametrize("jump", [8 * HOUR, -8 * HOUR // 60])
@@ -44,12 +44,12 @@ def test_a_search_by_time_finds_what_was_published_then(tmp_path: Path) -> None:
         stage.broker.skew = skew
         stage.client().publish(b"x")
         wall.append(stage.now + skew)
-    log = stage.broker.topics["t"].log
+    log = stage.broker.existing("t").log
 
     assert [log.at_time(time) for time in wall[:4]] == [0, 1, 2, 3]
     assert log.at_time(wall[4]) == 2  # more than was asked for rather than less
     stage.restart()
-    assert [stage.broker.topics["t"].log.at_time(time) for time in wall[:4]] == [0, 1, 2, 3]
+    assert [stage.broker.existing("t").log.at_time(time) for time in wall[:4]] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("end", [Stage.restart, Stage.kill])
@@ -152,7 +152,7 @@ def test_a_clock_that_jumps_deletes_nothing_that_is_young(tmp_path: Path, jump: 
     stage.broker.skew = jump
     stage.checkpoint(trim=True)
 
-    assert stage.broker.topics["t"].log.first == 0
+    assert stage.broker.existing("t").log.first == 0
 
 
 def test_what_has_waited_long_enough_does_not_wait_anew_when_the_clock_is_set_back(tmp_path: Path) -> None:

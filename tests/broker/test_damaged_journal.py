@@ -128,7 +128,7 @@ def test_a_channel_that_is_set_back_far_waits_as_a_whole(tmp_path: Path, monkeyp
 def test_a_catalog_that_was_written_by_hand_stops_nobody(tmp_path: Path, emptied: object) -> None:
     worked(tmp_path)
     stage = Stage(tmp_path)
-    stage.broker.topics["t"].settings = {"emptied": emptied}
+    stage.broker.existing("t").settings = {"emptied": emptied}
     stage.restart()
 
     assert stage.consumer().received()

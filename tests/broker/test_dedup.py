@@ -51,8 +51,8 @@ def test_a_repeat_is_acknowledged_and_not_stored(stage: Stage) -> None:
     assert publish(stage, ("b", b"2")) == [b"OK"]
 
     assert stored(stage) == [b"1", b"2"]
-    assert stage.broker.topics["t"].dedup is not None
-    assert stage.broker.topics["t"].dedup.duplicates == 1
+    assert stage.broker.existing("t").dedup is not None
+    assert stage.broker.existing("t").dedup.duplicates == 1
 
 
 def test_each_repeat_in_a_batch_is_dropped_by_itself(stage: Stage) -> None:
@@ -104,7 +104,7 @@ def test_an_id_is_new_again_after_the_window(stage: Stage) -> None:
 def test_the_oldest_ids_go_first_and_are_counted(stage: Stage) -> None:
     once(stage, dedup_max=3)
     publish(stage, *((str(number), b"x") for number in range(5)))
-    window = stage.broker.topics["t"].dedup
+    window = stage.broker.existing("t").dedup
     assert window is not None
 
     assert (len(window), window.forgotten) == (3, 2)
@@ -135,15 +135,15 @@ def test_the_window_is_read_back_at_a_start(tmp_path: Path, end: str) -> None:
         publish(stage, *((f"id-{each}", b"x") for each in range(number, number + 400)))
     stage.checkpoint()
     getattr(stage, end)()
-    window = stage.broker.topics["t"].dedup
+    window = stage.broker.existing("t").dedup
     assert window is not None
 
     assert len(window) == 12_001
     publish(stage, ("old", b"no"), ("id-0", b"no"), ("id-11999", b"no"))
-    assert stage.broker.topics["t"].log.end == 12_001
+    assert stage.broker.existing("t").log.end == 12_001
     stage.pass_time(30 * MINUTE)
     publish(stage, ("old", b"new"), ("id-5", b"no"))
-    assert stage.broker.topics["t"].log.end == 12_002
+    assert stage.broker.existing("t").log.end == 12_002
 
 
 def test_segments_with_ids_of_the_window_are_kept_for_the_next_start(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_segments_with_ids_of_the_window_are_kept_for_the_next_start(tmp_path: P
     stage.kill()
 
     publish(stage, *((f"id-{number}", b"no") for number in range(100)))
-    assert stage.broker.topics["t"].log.end == 100
+    assert stage.broker.existing("t").log.end == 100
     stage.pass_time(10 * MINUTE)
     stage.checkpoint(trim=True)
-    assert stage.broker.topics["t"].log.first > 0
+    assert stage.broker.existing("t").log.first > 0
 
 
 def test_a_clock_that_is_set_forgets_no_id(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_the_newest_of_messages_with_one_id_counts_at_a_start(tmp_path: Path) ->
 
 def test_an_empty_id_is_none(stage: Stage) -> None:
     once(stage)
-    topic = stage.broker.topics["t"]
+    topic = stage.broker.existing("t")
     publish(stage, ("", b"1"), ("", b"2"))
     publish(stage, ("", b"3"))
     for _ in range(2):
@@ -219,9 +219,9 @@ def test_counts_survive_another_window(stage: Stage) -> None:
     once(stage, dedup_max=2)
     publish(stage, ("a", b"0"), ("b", b"1"))
     publish(stage, ("b", b"no"), ("c", b"2"), ("d", b"3"))
-    before = stage.broker.topics["t"].dedup
+    before = stage.broker.existing("t").dedup
     once(stage, dedup_max=3)
-    after = stage.broker.topics["t"].dedup
+    after = stage.broker.existing("t").dedup
 
     assert before is not None
     assert after is not None
@@ -252,7 +252,7 @@ def test_a_repeat_with_fsync_waits_for_the_sync_of_the_first(tmp_path: Path) -> 
         for receipt, sequence in waiting:
             receipt.settle(sequence, None)
     assert first.answers() == second.answers() == [b"OK"]
-    assert stage.broker.topics["t"].log.end == 1
+    assert stage.broker.existing("t").log.end == 1
 
 
 def test_what_could_not_be_written_may_be_published_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ class Outcome:
 
 def test_publishes_of_other_doors_are_recognised_too(stage: Stage) -> None:
     once(stage)
-    topic = stage.broker.topics["t"]
+    topic = stage.broker.existing("t")
     outcomes = [Outcome() for _ in range(4)]
     append(topic, b"1", outcomes[0], now=stage.now, headers={"message-id": "a"})
     append(topic, b"no", outcomes[1], now=stage.now, headers={"message-id": "a"})

@@ -55,7 +55,7 @@ def test_a_copy_of_a_pending_message_is_deleted_with_it(tmp_path: Path):
     consumer.requeue(0)
     stage.channel().copy_aside(2)
     assert stage.channel().side_logged.sequences
-    stage.broker.topics["t"].delete(0, 1)
+    stage.broker.existing("t").delete(0, 1)
     consumer.leave()
 
     assert stage.consumer().received() == [1, 2, 3]

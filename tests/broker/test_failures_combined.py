@@ -88,7 +88,7 @@ def test_an_edited_message_that_is_finished_before_the_cursor_reaches_it_stays_f
 def test_what_only_the_side_log_has_stays_when_the_cursor_is_moved_back(stage: Stage, ready: int, edited: bytes | None):
     consumer = buried(stage, 3).finish(3).say(Rdy(ready))
     if edited is None:
-        stage.broker.topics["t"].delete(2, 3)
+        stage.broker.existing("t").delete(2, 3)
     start(stage, sequences=[2], edited=edited)
     assert run(stage).redriven == 1
     stage.channel().move(0)
@@ -109,7 +109,7 @@ def test_previews_of_seeks_leave_deleted_messages_out(stage: Stage):
     consumer = stage.consumer()
     stage.client().publish(*numbered(6))
     consumer.finish(*range(6)).take()
-    topic, channel = stage.broker.topics["t"], stage.channel()
+    topic, channel = stage.broker.existing("t"), stage.channel()
     topic.delete(1, 3)
     plan = seek.preview(channel, "earliest", now=stage.now)
     assert (plan.again, plan.skipped) == (4, 0)
@@ -132,7 +132,7 @@ def test_the_preview_of_the_bookmark_leaves_out_what_the_log_has_no_more(tmp_pat
     seek.seek(channel, 15, now=stage.now)
     stage.commit()
     stage.checkpoint(trim=True)
-    first = stage.broker.topics["t"].log.first
+    first = stage.broker.existing("t").log.first
     assert 0 < first <= 15
     plan = seek.preview(channel, "bookmark", now=stage.now)
     assert (plan.again, plan.skipped) == (15 - first, 0)
@@ -144,7 +144,7 @@ def test_the_preview_of_the_bookmark_leaves_out_what_the_log_has_no_more(tmp_pat
 def test_a_message_that_was_deleted_becomes_no_dead_letter(stage: Stage):
     consumer = stage.consumer()
     stage.client().publish(b"secret", b"fine")
-    stage.broker.topics["t"].delete(0, 1)
+    stage.broker.existing("t").delete(0, 1)
     reject(consumer, 0)
     reject(consumer, 1)
 
@@ -155,7 +155,7 @@ def test_a_message_that_was_deleted_becomes_no_dead_letter(stage: Stage):
 def test_an_overflow_passes_deleted_messages_over(stage: Stage):
     stage.consumer(ready=0)
     stage.client().publish(*numbered(6))
-    stage.broker.topics["t"].delete(1, 3)
+    stage.broker.existing("t").delete(1, 3)
     configure(stage, max_depth=2, overflow="dead")
 
     assert [headers["dead-sequence"] for _, headers in letters(stage)] == ["0", "3"]
@@ -220,7 +220,7 @@ def test_a_letter_that_is_in_the_side_log_is_listed_and_redriven(tmp_path: Path)
     reader.requeue(0, delay=HOUR)
     reader.finish(*range(1, 20)).leave()
     stage.checkpoint(trim=True)
-    assert stage.broker.topics[DEAD].log.first > 0
+    assert stage.broker.existing(DEAD).log.first > 0
     channel = stage.channel("dead", DEAD)
     runs = dead_letter_view.waiting_runs(channel)
     found, _, _ = dead_letter_view.letters(channel, runs, most=100, wanted=dead_filter.parse({"error": "reason 0"}))
@@ -253,7 +253,7 @@ def test_a_redrive_that_is_cancelled_waits_for_nothing(stage: Stage):
     configure(stage, max_depth=1, overflow="dead")
     start(stage)
     assert run(stage).error
-    task = stage.broker.redrives.cancel(stage.broker.topics[DEAD], now=stage.now)
+    task = stage.broker.redrives.cancel(stage.broker.existing(DEAD), now=stage.now)
 
     assert task is not None
     assert (task.state, task.error) == (CANCELLED, "")
@@ -298,12 +298,12 @@ def redrive_unsaved(stage: Stage) -> None:
     consumer = buried(stage)
     stage.checkpoint()
     start(stage)
-    dead = stage.broker.topics[DEAD]
+    dead = stage.broker.existing(DEAD)
     dead.__class__ = overriding(dead, checkpoint=refuse)
     stage.broker.redrives.step(now=stage.now)
     stage.commit()
     consumer.finish(*consumer.received())
-    stage.broker.checkpoint_topic(stage.broker.topics["t"])
+    stage.broker.checkpoint_topic(stage.broker.existing("t"))
 
 
 @pytest.mark.parametrize("topic", ["t", DEAD])
@@ -326,7 +326,7 @@ def test_a_second_kill_before_letters_are_saved_as_finished_doubles_nothing(tmp_
     stage = Stage(tmp_path)
     redrive_unsaved(stage)
     stage.kill()
-    stage.broker.checkpoint_topic(stage.broker.topics["t"])
+    stage.broker.checkpoint_topic(stage.broker.existing("t"))
     stage.kill()
     run(stage)
 

@@ -26,7 +26,7 @@ def put_policy(stage: Stage) -> None:
 
 
 def create_channel(stage: Stage) -> None:
-    stage.broker.topics["t"].create_channel("new", now=stage.now, cursor=0)
+    stage.broker.existing("t").create_channel("new", now=stage.now, cursor=0)
 
 
 @pytest.mark.parametrize("act", [unpause, change, put_policy, create_channel])

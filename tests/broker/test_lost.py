@@ -31,15 +31,15 @@ def test_a_new_message_never_has_the_id_of_a_lost_one(tmp_path: Path) -> None:
 
 def test_depth_counts_what_is_there(tmp_path: Path) -> None:
     stage = killed(tmp_path)
-    assert (stage.channel().depth, stage.broker.topics["t"].depth) == (10, 0)
+    assert (stage.channel().depth, stage.broker.existing("t").depth) == (10, 0)
     stage.restart()
 
-    assert (stage.channel().depth, stage.broker.topics["t"].depth) == (10, 0)
+    assert (stage.channel().depth, stage.broker.existing("t").depth) == (10, 0)
 
 
 def test_a_paused_topic_hands_over_what_is_left(tmp_path: Path) -> None:
     stage = killed(tmp_path, paused=True)
-    topic = stage.broker.topics["t"]
+    topic = stage.broker.existing("t")
     assert (stage.channel().depth, topic.depth) == (0, 11)
     consumer = stage.consumer()
     stage.broker.pause_topic("t", False, now=stage.now)
@@ -69,7 +69,7 @@ def test_a_topic_without_a_channel_keeps_what_is_left_for_the_first_one(tmp_path
     stage = Stage(tmp_path, durability="memory", mem_queue_size=4)
     stage.client().publish(*numbered(5)).publish(b"lost")
     stage.kill()
-    assert stage.broker.topics["t"].depth == 5
+    assert stage.broker.existing("t").depth == 5
     stage.client().publish(b"new")
 
     assert stage.consumer().received() == [0, 1, 2, 3, 4, 9]

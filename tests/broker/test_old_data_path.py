@@ -69,7 +69,7 @@ def test_a_cursor_that_was_moved_stays_there(stage: Stage) -> None:
 
 
 def test_headers_are_kept(stage: Stage) -> None:
-    log = stage.broker.topics["orders"].log
+    log = stage.broker.existing("orders").log
 
     assert {extra.sequence: extra.headers for extra in log.extras(0, log.end) if extra.headers} == {
         38: {"kind": "test", "Ünicode": "ß"}
@@ -98,7 +98,7 @@ def test_what_was_emptied_stays_gone_after_another_restart(stage: Stage) -> None
 
 
 def test_sequences_that_memory_may_have_given_out_are_left_out(stage: Stage) -> None:
-    log = stage.broker.topics["volatile"].log
+    log = stage.broker.existing("volatile").log
 
     assert (log.lost, log.end) == (range(7, 12), 12)
 
@@ -106,7 +106,7 @@ def test_sequences_that_memory_may_have_given_out_are_left_out(stage: Stage) -> 
 def test_an_interrupted_batch_is_carried_on_and_the_next_one_is_still_staged(stage: Stage) -> None:
     staging = Staging(stage.broker, StagedFiles(str(stage.path), sync=False))
     staging.recover(now=lambda: stage.now)
-    log = stage.broker.topics["lake"].log
+    log = stage.broker.existing("lake").log
     found = [message[3] for _, _, frames in log.blocks(0, log.end, 1 << 20)
              for message in kernel.decode_messages(frames, 0, len(frames))[0]]  # fmt: skip
 
@@ -116,6 +116,6 @@ def test_an_interrupted_batch_is_carried_on_and_the_next_one_is_still_staged(sta
 
 
 def test_nothing_is_reported_as_damaged(stage: Stage) -> None:
-    notes = [note for topic in stage.broker.topics.values() for note in topic.store.news()]
+    notes = [note for topic in stage.broker.topics_in_use() for note in topic.store.news()]
 
     assert [line for line in [*stage.reports, *notes] if "t-volatile" not in line] == []

@@ -72,7 +72,7 @@ def test_what_was_emptied_and_lost_does_not_swallow_new_messages(tmp_path: Path)
     def empty(stage: Stage) -> None:
         stage.broker.pause_topic("t", True, now=stage.now)
         stage.client().publish(b"dropped", b"dropped too")
-        stage.broker.topics["t"].empty()
+        stage.broker.existing("t").empty()
         stage.broker.pause_topic("t", False, now=stage.now)
 
     stage = power_lost(tmp_path, empty)

@@ -103,7 +103,7 @@ def test_one_task_at_a_time_and_a_cancelled_one_loses_nothing(stage: Stage):
     run(stage)
     with pytest.raises(SettingRefused, match=f"a redrive of {DEAD} runs already: wait for it, or cancel it first"):
         start(stage)
-    task = stage.broker.redrives.cancel(stage.broker.topics[DEAD], now=stage.now)
+    task = stage.broker.redrives.cancel(stage.broker.existing(DEAD), now=stage.now)
     assert task is not None
     assert task.state == CANCELLED
     assert waiting(stage) == 9
@@ -157,7 +157,7 @@ def test_a_message_that_the_log_has_let_go_of_comes_back_from_the_side_log(tmp_p
         stage.client().publish(bytes(3000))
         consumer.finish(*[each for each in consumer.received() if each])
     stage.checkpoint(trim=True)
-    assert stage.broker.topics["t"].log.first > 0
+    assert stage.broker.existing("t").log.first > 0
     published = letters(stage)[0][1]["dead-published"]
     start(stage)
     assert run(stage).redriven == 1
@@ -183,7 +183,7 @@ def test_the_bookmark_keeps_what_came_back_since_the_seek(tmp_path: Path, to: st
     channel = stage.channel()
     seek.seek(channel, {"latest": 5, "earliest": 0, "middle": 2}[to], now=stage.now)
     if deleted:
-        stage.broker.topics["t"].delete(0, 3)
+        stage.broker.existing("t").delete(0, 3)
     start(stage)
     assert run(stage).redriven == 4
     stage.kill()
@@ -231,7 +231,7 @@ def test_the_bookmark_is_as_it_was_when_letters_could_not_be_returned(tmp_path: 
 
     start(stage)
     with monkeypatch.context() as patch:
-        topic = stage.broker.topics["t"]
+        topic = stage.broker.existing("t")
         patch.setattr(topic, "__class__", overriding(topic, checkpoint=refuse))
         assert run(stage).redriven == 0
     assert channel.bookmark == bookmark
@@ -249,10 +249,10 @@ def test_a_message_that_was_deleted_since_comes_back_from_the_side_log(tmp_path:
     stage.commit()
     if again:
         stage.channel().seek(0, back=True)
-    stage.broker.topics["t"].delete(0, 3)
+    stage.broker.existing("t").delete(0, 3)
     start(stage)
     assert (run(stage).redriven, stage.channel().depth) == (3, 4)
-    stage.broker.topics["t"].delete(0, 3)
+    stage.broker.existing("t").delete(0, 3)
     stage.kill()
     stage.pass_time(1)
     consumer = stage.consumer()
@@ -271,7 +271,7 @@ def test_a_deleted_message_that_waits_in_the_channel_gets_the_body_of_its_letter
     claims.claim(stage.channel(), [0], "reject", now=stage.now)
     stage.commit()
     seek.seek(stage.channel(), 0, now=stage.now)
-    stage.broker.topics["t"].delete(0, 1)
+    stage.broker.existing("t").delete(0, 1)
     start(stage)
     run(stage)
     stage.pass_time(SECOND)
@@ -311,7 +311,7 @@ def test_an_edited_body_stays_when_the_message_dies_and_is_redriven_again(stage:
 
 def test_an_edited_body_that_is_too_large_for_its_topic_is_not_taken(stage: Stage):
     buried(stage)
-    stage.broker.settings.change_topic(stage.broker.topics["t"], {"max_msg_size": 30}, now=stage.now)
+    stage.broker.settings.change_topic(stage.broker.existing("t"), {"max_msg_size": 30}, now=stage.now)
     start(stage, sequences=[1], edited=b"x" * 31)
     task = run(stage)
 
@@ -432,7 +432,7 @@ def test_a_topic_that_was_made_again_gets_no_message_of_the_old_one(stage: Stage
 def test_a_letter_whose_message_the_log_has_lost_stays(stage: Stage, monkeypatch: pytest.MonkeyPatch):
     """After a crash the log of a topic may end before messages whose letters are there."""
     consumer = buried(stage)
-    log = stage.broker.topics["t"].log
+    log = stage.broker.existing("t").log
     with monkeypatch.context() as patch:
         patch.setattr(log, "end", 1)
         start(stage)
@@ -449,7 +449,7 @@ def test_a_letter_is_not_taken_for_another_message_with_its_sequence(stage: Stag
     consumer = buried(stage)
     consumer.leave()
     stage.channel().seek(0, back=True)
-    topic = stage.broker.topics["t"]
+    topic = stage.broker.existing("t")
     real = type(topic.log).frame
 
     def frame(log: Any, sequence: int) -> bytes:
@@ -589,7 +589,7 @@ def test_a_kill_between_the_return_and_the_end_of_a_letter_doubles_nothing(tmp_p
     consumer = buried(stage)
     stage.checkpoint()
     start(stage, to=to)
-    dead = stage.broker.topics[DEAD]
+    dead = stage.broker.existing(DEAD)
 
     def refuse(**_: object) -> bool:
         raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
@@ -602,7 +602,7 @@ def test_a_kill_between_the_return_and_the_end_of_a_letter_doubles_nothing(tmp_p
     assert len(got) == 3
     if finished:
         consumer.finish(*got)
-    stage.broker.checkpoint_topic(stage.broker.topics["t"])
+    stage.broker.checkpoint_topic(stage.broker.existing("t"))
     stage.kill()
     run(stage)
 
@@ -616,7 +616,7 @@ def test_when_the_channel_cannot_be_journaled_the_letters_stay(tmp_path: Path, m
     consumer = buried(stage)
     stage.checkpoint()
     start(stage)
-    journal = stage.broker.topics["t"].store.journal
+    journal = stage.broker.existing("t").store.journal
 
     def refuse(*, sync: bool = False) -> None:
         raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
@@ -648,7 +648,7 @@ def test_letters_that_came_back_before_others_failed_do_not_come_back_twice(
     consumer.take()
     other.take()
     start(stage)
-    second = stage.broker.topics["u"]
+    second = stage.broker.existing("u")
 
     def refuse(**_: object) -> bool:
         raise WriteFailed("journal", 0, OSError(28, "No space left on device"))
@@ -722,7 +722,7 @@ def test_letters_that_were_deleted_do_not_come_back(stage: Stage):
     reader = stage.consumer("dead", topic=DEAD, ready=2)
     assert reader.received() == [0, 1]
     reader.leave()
-    stage.broker.topics[DEAD].delete(1, 3)
+    stage.broker.existing(DEAD).delete(1, 3)
     start(stage)
     task = run(stage)
 
@@ -761,7 +761,7 @@ def test_a_letter_that_is_too_large_for_the_topic_is_skipped(stage: Stage):
     for sequence in range(3):
         reject(consumer, sequence)
     consumer.take()
-    stage.broker.settings.change_topic(stage.broker.topics["t"], {"max_msg_size": 1000}, now=stage.now)
+    stage.broker.settings.change_topic(stage.broker.existing("t"), {"max_msg_size": 1000}, now=stage.now)
     start(stage, "topic")
     task = run(stage)
 

@@ -71,7 +71,7 @@ class Node:
         return True
 
     def bodies(self, topic: str) -> list[bytes]:
-        log = self.broker.topics[topic].log
+        log = self.broker.existing(topic).log
         return [log.frame(sequence)[34:] for sequence in range(log.first, log.end)]
 
 
@@ -99,7 +99,7 @@ def test_what_was_staged_tells_the_machines_time_and_waits_by_the_brokers(node):
     node.stage(0, "a", 0, "orders", b"at once", b"later", extras=[(1, hour, {})])
     node.commit(0, ("a", 1))
 
-    stamp = node.broker.topics["orders"].log.timestamp(0)
+    stamp = node.broker.existing("orders").log.timestamp(0)
     assert 8 * hour < stamp - before < 9 * hour
     assert channel.ledger.deferred.next_due() == stamp - 8 * hour + hour
 
@@ -146,7 +146,7 @@ def test_messages_keep_their_headers_and_delays(node):
     node.broker.topic("orders")
     node.commit(0, ("a", 1))
 
-    extras = node.broker.topics["orders"].log.extras(0, 2)
+    extras = node.broker.existing("orders").log.extras(0, 2)
     assert [(extra.sequence, extra.defer, extra.headers) for extra in extras] == [(1, 5_000_000, {"k": "v"})]
 
 
@@ -197,7 +197,7 @@ def test_a_part_that_arrived_half_is_completed(node):
         commit.prepare(now=now + _)
         commit.publish()
     commit.prepare(now=now + 10)
-    topic = node.broker.topics["orders"]
+    topic = node.broker.existing("orders")
     append(topic, [b"b0"], _Silent(), now=now + 10)
     node.broker.commit(now + 10)
     node.crash()
@@ -215,18 +215,18 @@ def test_a_part_that_was_consumed_and_trimmed_before_a_kill_is_not_published_aga
     for _ in range(2):
         commit.prepare(now=node.now())
         commit.publish()
-    append(node.broker.topics["orders"], [b"other" * 50] * 3, _Silent(), now=node.now())
+    append(node.broker.existing("orders"), [b"other" * 50] * 3, _Silent(), now=node.now())
     node.broker.commit(node.now())
-    channel.seek(node.broker.topics["orders"].log.end)
+    channel.seek(node.broker.existing("orders").log.end)
     node.broker.checkpoint(now=node.now())
     node.broker.trim(now=node.now())
     node.crash()
 
     assert node.bodies("orders") == [b"a0", b"a1", b"a2", *[b"other" * 50] * 3, b"b0", b"b1", b"b2"]
-    node.broker.topics["orders"].channels["c"].seek(9)
+    node.broker.existing("orders").channels["c"].seek(9)
     node.broker.checkpoint(now=node.now())
     node.broker.trim(now=node.now())
-    assert node.broker.topics["orders"].log.first > 0  # a published batch keeps no segments
+    assert node.broker.existing("orders").log.first > 0  # a published batch keeps no segments
 
 
 def test_a_part_whose_topic_is_deleted_on_the_way_goes_to_the_new_topic_once(node):
@@ -257,7 +257,7 @@ def test_a_disk_that_refuses_leaves_the_commit_to_be_carried_on(node, monkeypatc
     monkeypatch.setattr(log, "__class__", overriding(log, flush=failing))
     with pytest.raises(WriteFailed):
         node.commit(0, *keys)
-    append(node.broker.topics["orders"], b"other", _Silent(), now=node.now())
+    append(node.broker.existing("orders"), b"other", _Silent(), now=node.now())
     node.broker.commit(node.now())
 
     assert node.staging.settled(SINK, 0)
@@ -351,7 +351,7 @@ def test_an_interrupted_batch_whose_topic_may_not_be_made_waits(node):
     node.limits = {}
     node.crash()
 
-    assert node.broker.topics["new"].log.next == 1
+    assert node.broker.existing("new").log.next == 1
 
 
 def test_half_a_line_that_a_full_disk_left_is_taken_back(node):

@@ -15,7 +15,7 @@ def flood(stage: Stage, topic: str, batches: int, size: int = 10_000) -> int:
     most = 0
     for _ in range(batches):
         stage.client().publish(*[b"x" * size] * 100, topic=topic)
-        most = max(most, stage.broker.topics[topic].log.bytes)
+        most = max(most, stage.broker.existing(topic).log.bytes)
     return most
 
 
@@ -56,7 +56,7 @@ def test_a_message_in_flight_for_long_does_not_keep_all_after_it_in_memory() -> 
         worker.finish(*worker.received())
         stage.checkpoint()
 
-    assert stage.broker.topics[TOPIC].log.bytes < 20 << 20
+    assert stage.broker.existing(TOPIC).log.bytes < 20 << 20
     holder.leave()
     assert worker.take()[0] == [(0, 2, b"held")]
 
@@ -69,7 +69,7 @@ def test_a_stalled_ephemeral_channel_keeps_no_segment_of_a_durable_topic(tmp_pat
         flood(stage, "t", 1)
         other.finish(*other.received())
         stage.checkpoint(trim=True)
-    log = stage.broker.topics["t"].log
+    log = stage.broker.existing("t").log
     assert log.end - log.first <= 300
     assert consumer.received() == list(range(50))
     consumer.finish(*range(50))

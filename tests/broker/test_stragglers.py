@@ -49,7 +49,7 @@ def test_a_straggler_pins_no_segment(stage: Stage) -> None:
     stage.checkpoint(trim=True)
 
     assert logs(stage) <= 2
-    assert stage.broker.topics["t"].log.first > 80
+    assert stage.broker.existing("t").log.first > 80
 
 
 def test_a_straggler_comes_in_its_time_and_is_finished(stage: Stage) -> None:
@@ -125,14 +125,14 @@ def test_a_straggler_that_an_old_journal_knows_is_there_once(stage: Stage) -> No
     journal.write_bytes(old)  # what a power loss may leave of it
     stage.open()
 
-    assert stage.broker.topics["t"].log.first > 80
+    assert stage.broker.existing("t").log.first > 80
     assert stage.consumer().received().count(1) == 1
 
 
 def test_a_straggler_is_still_there_without_any_journal(stage: Stage) -> None:
     straggle(stage)
     stage.checkpoint(trim=True)
-    first = stage.broker.topics["t"].log.first
+    first = stage.broker.existing("t").log.first
     assert stage.path is not None
     stage.broker.close(now=stage.now)
     (stage.path / "topics" / "t-t" / "journal").unlink()
@@ -151,12 +151,12 @@ def test_what_was_finished_in_the_side_log_is_let_go_of(stage: Stage) -> None:
     stage.kill()  # the side log was not told
 
     assert stage.consumer().received() == []
-    assert set(stage.broker.topics["t"].store.side_log("c").sequences()) == set()
+    assert set(stage.broker.existing("t").store.side_log("c").sequences()) == set()
 
 
 def test_a_side_log_that_cannot_be_written_keeps_the_segment(stage: Stage) -> None:
     straggle(stage)
-    side = stage.broker.topics["t"].store.side_log("c")
+    side = stage.broker.existing("t").store.side_log("c")
     flush = side.flush
 
     def refuse() -> None:
@@ -165,11 +165,11 @@ def test_a_side_log_that_cannot_be_written_keeps_the_segment(stage: Stage) -> No
     side.flush = refuse  # type: ignore[method-assign]
     for _ in range(2):
         stage.checkpoint(trim=True)
-        assert stage.broker.topics["t"].log.first == 0
+        assert stage.broker.existing("t").log.first == 0
         assert stage.broker.keeper.problem
     side.flush = flush  # type: ignore[method-assign]
     stage.checkpoint(trim=True)
-    assert stage.broker.topics["t"].log.first > 80
+    assert stage.broker.existing("t").log.first > 80
     stage.kill()
     consumer = stage.consumer()
     stage.pass_time(HOUR)
@@ -188,7 +188,7 @@ def test_what_is_deferred_ahead_of_the_cursor_does_not_free_what_lies_before_it(
         stage.client().publish(body)
     stage.checkpoint(trim=True)
 
-    assert stage.broker.topics["t"].log.first <= stage.channel().cursor
+    assert stage.broker.existing("t").log.first <= stage.channel().cursor
     assert stage.consumer().received() == [*range(101, 201), *range(202, 302)]
 
 
@@ -196,7 +196,7 @@ def test_a_straggler_that_was_set_aside_is_still_the_oldest(stage: Stage) -> Non
     straggle(stage)
     stage.pass_time(MINUTE)
     stage.checkpoint(trim=True)
-    assert stage.broker.topics["t"].log.first > 0
+    assert stage.broker.existing("t").log.first > 0
 
     assert oldest_age(stage.channel(), now=stage.now) == MINUTE
     stage.restart()
@@ -221,20 +221,20 @@ def test_emptying_and_deleting_take_the_stragglers_too(stage: Stage) -> None:
     assert len(stage.channel().ledger.deferred) == 0
     stage.broker.delete_channel("t", "c")
 
-    assert not stage.broker.topics["t"].store.has_side_log("c")
+    assert not stage.broker.existing("t").store.has_side_log("c")
 
 
 def test_trimming_lets_go_of_what_every_channel_has_finished(stage: Stage) -> None:
     stage.consumer("slow", ready=0)
     work_past(stage, 50)
     stage.checkpoint(trim=True)
-    assert stage.broker.topics["t"].log.first == 0
+    assert stage.broker.existing("t").log.first == 0
     slow = stage.consumer("slow")
     slow.finish(*slow.received())
     stage.channel().seek(50)
     stage.checkpoint(trim=True)
 
-    assert stage.broker.topics["t"].log.first > 30
+    assert stage.broker.existing("t").log.first > 30
 
 
 def test_what_retention_wants_is_kept_for_replay(tmp_path: Path) -> None:
@@ -350,11 +350,11 @@ def test_many_messages_are_set_aside_in_slices(tmp_path: Path, monkeypatch: pyte
     copied = []
     while not stage.broker.trim(now=stage.now, everywhere=True):
         copied.append(len(side.sequences))
-        assert stage.broker.topics["t"].log.first == 0  # nothing is deleted before all of it is copied
+        assert stage.broker.existing("t").log.first == 0  # nothing is deleted before all of it is copied
 
     assert len(copied) >= 6
     assert all(after - before <= 10 for before, after in zip([0, *copied], copied, strict=False))
-    assert stage.broker.topics["t"].log.first >= 80
+    assert stage.broker.existing("t").log.first >= 80
     stage.kill()
     stage.pass_time(31 * MINUTE)
     for _ in range(5):

@@ -18,7 +18,7 @@ class Refusing:
     """A log whose writes the disk refuses until it heals."""
 
     def __init__(self, stage: Stage, topic: str = "t") -> None:
-        self.log = stage.broker.topics[topic].log
+        self.log = stage.broker.existing(topic).log
         self._kind = type(self.log)
         self.log.__class__ = overriding(self.log, flush=self._refuse)
 
@@ -41,21 +41,21 @@ class Refusing:
 
 def test_the_first_channel_gets_the_backlog_and_later_ones_the_tail(stage: Stage) -> None:
     stage.client().publish(*numbered(3))
-    assert stage.broker.topics["t"].depth == 3
+    assert stage.broker.existing("t").depth == 3
     first = stage.consumer("first")
     second = stage.consumer("second")
     assert (first.received(), second.received()) == ([0, 1, 2], [])
     stage.client().publish(b"new")
 
     assert (first.received(), second.received()) == ([3], [3])
-    assert stage.broker.topics["t"].depth == 0
+    assert stage.broker.existing("t").depth == 0
 
 
 def test_a_paused_topic_hands_nothing_over(stage: Stage) -> None:
     consumer = stage.consumer()
     stage.broker.pause_topic("t", True, now=stage.now)
     stage.client().publish(*numbered(3))
-    topic = stage.broker.topics["t"]
+    topic = stage.broker.existing("t")
     assert (consumer.received(), topic.depth, stage.channel().depth) == ([], 3, 0)
     stage.broker.pause_topic("t", False, now=stage.now)
     stage.commit()
@@ -92,7 +92,7 @@ def test_a_held_topic_waits_until_its_channels_are_known(stage: Stage) -> None:
     consumer = stage.consumer()
     stage.client().publish(b"a")
     assert consumer.received() == []
-    stage.broker.topics["t"].release(now=stage.now)
+    stage.broker.existing("t").release(now=stage.now)
     stage.commit()
 
     assert consumer.received() == [0]
@@ -103,7 +103,7 @@ def test_emptying_a_topic_drops_what_no_channel_has_had(stage: Stage) -> None:
     stage.client().publish(b"channel's")
     stage.broker.pause_topic("t", True, now=stage.now)
     stage.client().publish(b"topic's", b"too")
-    stage.broker.topics["t"].empty()
+    stage.broker.existing("t").empty()
     stage.broker.pause_topic("t", False, now=stage.now)
     stage.client().publish(b"after")
     consumer.say(Rdy(10))
@@ -118,7 +118,7 @@ def test_what_was_emptied_stays_dropped_after_a_restart(tmp_path: Path) -> None:
     stage.client().publish(b"channel's")
     stage.broker.pause_topic("t", True, now=stage.now)
     stage.client().publish(b"topic's")
-    stage.broker.topics["t"].empty()
+    stage.broker.existing("t").empty()
     stage.broker.pause_topic("t", False, now=stage.now)
     stage.client().publish(b"after")
     stage.restart()
@@ -129,7 +129,7 @@ def test_what_was_emptied_stays_dropped_after_a_restart(tmp_path: Path) -> None:
 def test_an_ephemeral_topic_keeps_no_more_than_its_memory_allows() -> None:
     stage = Stage(mem_queue_size=3)
     stage.client().publish(b"a", topic="t#ephemeral").publish(*numbered(5), topic="t#ephemeral")
-    topic = stage.broker.topics["t#ephemeral"]
+    topic = stage.broker.existing("t#ephemeral")
     assert (topic.depth, topic.message_count, topic.dropped_count) == (3, 6, 3)
 
     assert stage.consumer(topic="t#ephemeral").received() == [0, 1, 2]
@@ -191,7 +191,7 @@ def test_garbage_behind_a_lost_publish_does_not_save_its_ok(stage: Stage) -> Non
 
 def test_what_was_never_written_is_not_counted(stage: Stage) -> None:
     stage.client().publish(b"fine")
-    topic = stage.broker.topics["t"]
+    topic = stage.broker.existing("t")
     disk = Refusing(stage)
     stage.client().say(Pub("t", b"lost"), Pub("t", b"lost too"))
     assert (topic.message_count, topic.message_bytes) == (1, 4)

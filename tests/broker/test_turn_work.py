@@ -20,7 +20,7 @@ def letters_by_turn(stage: Stage) -> list[int]:
     found = []
     while stage.broker.has_work:
         stage.broker.commit(stage.now)
-        dead = stage.broker.topics.get("t.c.dead")
+        dead = stage.broker.find("t.c.dead")
         found.append(dead.message_count if dead is not None else 0)
     return found
 
@@ -63,7 +63,7 @@ def test_channels_take_turns_with_what_they_give_up(stage: Stage) -> None:
         stage.broker.settings.change_channel(stage.channel(name), change, now=stage.now)
     for _ in range(2 * len(names)):
         stage.broker.commit(stage.now)
-    dead = [stage.broker.topics[f"t.{name}.dead"] for name in names]
+    dead = [stage.broker.existing(f"t.{name}.dead") for name in names]
     moved = [topic.message_count for topic in dead]
     letters_by_turn(stage)
 
@@ -86,18 +86,17 @@ def test_an_error_in_one_topic_strands_no_other(tmp_path: Path, monkeypatch: pyt
     stage = Stage(tmp_path)
     for name in ("a", "b"):
         stage.broker.topic(name)
-    log = type(stage.broker.topics["a"].log)
+    log = type(stage.broker.existing("a").log)
     flush = log.flush
 
     def failing(self: object) -> None:
-        if self is stage.broker.topics["a"].log:
+        if self is stage.broker.existing("a").log:
             raise MemoryError
         flush(self)
 
     first, second = stage.client(), stage.client()
     with monkeypatch.context() as patch:
-        for each in (log, log.in_use):
-            patch.setattr(each, "flush", failing)
+        patch.setattr(log, "flush", failing)
         first.session.handle(Pub("a", b"m"), now=stage.now)
         second.session.handle(Pub("b", b"m"), now=stage.now)
         stage.commit()
@@ -108,7 +107,7 @@ def test_an_error_in_one_topic_strands_no_other(tmp_path: Path, monkeypatch: pyt
     assert "MemoryError" in problem
     assert stage.client().publish(b"later", topic="a").answers() == [b"OK"]
     stage.restart()
-    assert [stage.broker.topics[name].log.end for name in ("a", "b")] == [1, 1]
+    assert [stage.broker.existing(name).log.end for name in ("a", "b")] == [1, 1]
 
 
 def test_an_error_in_one_channel_strands_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,5 +151,5 @@ def test_an_error_while_one_channel_is_given_letters_of_strands_no_other(
         stage.broker.settings.change_channel(stage.channel(name), change, now=stage.now)
     stage.commit()
 
-    assert stage.broker.topics["t.d.dead"].message_count == 2
+    assert stage.broker.existing("t.d.dead").message_count == 2
     assert len(stage.channel("c").ledger.deferred) == 2

@@ -84,7 +84,7 @@ def test_it_comes_back_as_it_was_when_the_disk_can_be_read_again(
 
     assert stopped.broker.health is None
     assert {change[:3] for change in stopped.broker.changes} >= {("topic", "t", None), ("channel", "t", "d")}
-    assert stopped.broker.topics["t"].paused
+    assert stopped.broker.existing("t").paused
     assert stopped.consumer().received() == [0, 2, 3, 4]
 
 
@@ -95,8 +95,8 @@ def test_what_the_catalog_knew_of_it_is_not_forgotten(stopped: Stage, monkeypatc
     disk.heal()
     stopped.restart()
 
-    assert stopped.broker.topics["t"].paused
-    assert set(stopped.broker.topics["t"].channels) == {"c", "d"}
+    assert stopped.broker.existing("t").paused
+    assert set(stopped.broker.existing("t").channels) == {"c", "d"}
 
 
 def test_a_damaged_journal_is_kept_beside_the_one_that_goes_on(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_requeued_message_that_cannot_be_read_now_is_delivered_later(
     consumer = stage.consumer(ready=1)
     stage.client().publish(b"a")
     assert consumer.received() == [0]
-    log: Any = stage.broker.topics["t"].log
+    log: Any = stage.broker.existing("t").log
     kind = type(log)
 
     def refuse(*_: object) -> bytes:
@@ -196,7 +196,7 @@ def test_publishers_hear_of_what_is_written_even_if_it_cannot_be_handed_over(
 ) -> None:
     stage = Stage(tmp_path)
     consumer = stage.consumer()
-    log = stage.broker.topics["t"].log
+    log = stage.broker.existing("t").log
 
     def refuse(start: int, stop: int) -> list[Extra]:
         raise LogError("too many open files")
@@ -321,13 +321,13 @@ def test_a_message_to_be_set_aside_that_cannot_be_read_stays_in_the_log(
     consumer.finish(*[sequence for sequence in received if sequence != 1])
     sectors = BadSectors(monkeypatch, ".log")
     backlog.checkpoint(trim=True)
-    assert backlog.broker.topics["t"].log.first == 0
+    assert backlog.broker.existing("t").log.first == 0
     assert backlog.broker.health is not None
     sectors.heal()
     _retry(backlog, consumer)
     backlog.pass_time(2 * MINUTE)
 
-    assert backlog.broker.topics["t"].log.first > 0
+    assert backlog.broker.existing("t").log.first > 0
     assert backlog.broker.health is None
     assert consumer.received() == [1]
 
@@ -339,7 +339,7 @@ def test_seeking_back_over_deferrals_that_cannot_be_read_changes_nothing(
     consumer = stage.consumer()
     stage.client().publish(b"a").publish(b"later", delay=MINUTE)
     consumer.take()
-    log = stage.broker.topics["t"].log
+    log = stage.broker.existing("t").log
     assert isinstance(log, DiskLog)
     log.shed()  # nothing of it is in memory
     BadSectors(monkeypatch, ".aux")
@@ -390,7 +390,7 @@ def test_notes_of_a_side_log_are_reported_once_at_the_start_and_later(
     assert len([report for report in stage.reports if "side/c-c: offset 0: skipped" in report]) == 1
     consumer = stage.consumer()
     assert consumer.received() == [0, 1, 2]
-    stage.broker.topics["t"].store.side_log("c").notes.append("side/c-c: could not be compacted")
+    stage.broker.existing("t").store.side_log("c").notes.append("side/c-c: could not be compacted")
     stage.checkpoint(trim=True)
 
     assert [report for report in stage.reports if "could not be compacted" in report] == [

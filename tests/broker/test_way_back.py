@@ -160,7 +160,7 @@ def test_a_message_that_keeps_failing_becomes_a_dead_letter(stage: Stage):
     assert consumer.received() == []
     ((body, headers),) = letters(stage)
     assert body == b"bad"
-    log = stage.broker.topics["t"].log
+    log = stage.broker.existing("t").log
     assert headers == {
         "dead-topic": "t",
         "dead-channel": "c",
@@ -261,7 +261,7 @@ def test_ephemeral_channels_keep_no_dead_letters_unless_a_topic_is_named(stage: 
 
 def test_the_headers_of_the_message_are_kept(stage: Stage):
     consumer = stage.consumer()
-    topic = stage.broker.topics["t"]
+    topic = stage.broker.existing("t")
 
     class Receipt:
         def settle(self, sequence: int, error: object) -> None:
@@ -503,7 +503,7 @@ def test_a_message_waits_when_its_dead_letter_topic_refuses_and_health_says_why(
     configure(stage, retry_max="30s")
     stage.client().publish(b"a", b"b")
     reject(consumer, 0)
-    log = stage.broker.topics["t.c.dead"].log
+    log = stage.broker.existing("t.c.dead").log
 
     def refuse() -> None:
         log.forget()
@@ -554,7 +554,7 @@ def test_a_channel_that_is_emptied_or_deleted_meanwhile_is_no_problem(stage: Sta
     stage.broker.delete_channel("t", "c")
     stage.commit()
 
-    assert "c" not in stage.broker.topics["t"].channels
+    assert "c" not in stage.broker.existing("t").channels
 
 
 def reject_command(sequence: int):

@@ -74,7 +74,7 @@ class DurableStage(RedisStage):
 
     def redrive(self) -> None:
         """Return all dead letters to their channels."""
-        topic = self.broker.topics.get(DEAD)
+        topic = self.broker.find(DEAD)
         if topic is None or "dead" not in topic.channels:
             return
         if DEAD not in self.broker.redrives.active:
@@ -89,13 +89,13 @@ class DurableStage(RedisStage):
         """The bodies that the log of a topic can serve."""
         if topic not in self.broker.topics:
             return []
-        log = self.broker.topics[topic].log
+        log = self.broker.existing(topic).log
         blocks = log.blocks(log.first, log.end, 1 << 20)
         return [body for _, _, frames in blocks for *_, body in kernel.decode_messages(frames, 0, len(frames))[0]]
 
     def drain(self, channel: str, topic: str) -> list[bytes]:
         """Finish all messages of a channel, waiting for those that are deferred; return their bodies."""
-        if topic not in self.broker.topics or channel not in self.broker.topics[topic].channels:
+        if topic not in self.broker.topics or channel not in self.broker.existing(topic).channels:
             return []
         found: list[bytes] = []
         consumer = self.consumer(channel, topic=topic)
@@ -314,7 +314,7 @@ def _batch_problems(facts: Facts, stage: DurableStage, upto: int) -> Iterator[st
     for number, (begun, answered, bodies) in enumerate(facts.batches):
         counted = Counter(stage.bodies("t")) + Counter(stage.bodies("b"))
         there = [counted[body] for body in bodies]
-        trimmed = "t" in stage.broker.topics and stage.broker.topics["t"].log.first > 0
+        trimmed = "t" in stage.broker.topics and stage.broker.existing("t").log.first > 0
         published = stage.staging.published(SINK) >= number
         if answered <= upto and not published:
             yield f"batch {number} was answered, and does not count as published"

@@ -138,7 +138,7 @@ class History:
         self.published |= self.written
 
     def sync(self, _: Client) -> None:
-        log = self.stage.broker.topics["t"].log
+        log = self.stage.broker.existing("t").log
         job = log.begin_sync()
         if job is not None:
             job()

@@ -60,7 +60,7 @@ class Node:
         """The bodies of a topic that can be read, with their headers, in no order."""
         if topic not in self.broker.topics:
             return []
-        log = self.broker.topics[topic].log
+        log = self.broker.existing(topic).log
         headers = {extra.sequence: extra.headers["part"].encode() for extra in log.extras(log.first, log.end)}
         blocks = log.blocks(log.first, log.end, 1)
         return sorted(log.frame(at)[34:44] + headers.get(at, b"") for at, _, frames in blocks if frames)

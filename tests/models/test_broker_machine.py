@@ -18,6 +18,7 @@ from lapwing.broker.channel.ledger import Holder, Reason, State
 from lapwing.broker.channel.subscription import Credit, Subscription, Window
 from lapwing.broker.keeper.storage import DiskStorage
 from lapwing.broker.settings.options import Options
+from lapwing.broker.topic.topic import Topic
 from lapwing.errors import LapwingError, NotInFlight, NotOwner
 
 MS = 1_000_000
@@ -110,8 +111,12 @@ class BrokerMachine(RuleBasedStateMachine):
         )
         self.broker = Broker(self.options, storage)
         self.broker.restore(now=self.now)
-        self.topic = self.broker.topic("t")
+        self.broker.topic("t")
         self.settle()
+
+    @property
+    def topic(self) -> Topic:
+        return self.broker.existing("t")
 
     # --- what the model knows ----------------------------------------------------------------------------------
 
@@ -493,6 +498,12 @@ class BrokerMachine(RuleBasedStateMachine):
         self.now += 10 * MS  # a busy channel is not saved more often than that
         self.broker.checkpoint(now=self.now)
         self.saved()
+
+    @rule()
+    def pack(self) -> None:
+        """Have the topic packed, as one is that nobody uses; what looks at it next unpacks it."""
+        self.checkpoint()
+        self.broker.keeper.pack(self.topic, now=self.now)
 
     @rule()
     def trim(self) -> None:

@@ -127,7 +127,7 @@ class FailureMachine(RuleBasedStateMachine):
 
     @property
     def dead(self) -> Channel | None:
-        topic = self.broker.topics.get(DEAD)
+        topic = self.broker.find(DEAD)
         return topic.channels.get("dead") if topic is not None else None
 
     # --- what is where -----------------------------------------------------------------------------------------
@@ -508,6 +508,13 @@ class FailureMachine(RuleBasedStateMachine):
         self.settle()
         self.broker.checkpoint(now=self.now)
         self.done_lately.clear()
+
+    @rule()
+    def pack(self) -> None:
+        """Have the topics packed, as those are that nobody uses; what looks at them next unpacks them."""
+        self.checkpoint()
+        for topic in self.broker.topics_in_use():
+            self.broker.keeper.pack(topic, now=self.now)
 
     @rule()
     def trim(self) -> None:

@@ -116,7 +116,7 @@ def stage_with(path: Path, *, intake: bool) -> tuple[Stage, Any]:
     stage = Stage(path, **LIMITS)
     for number in range(4):
         stage.broker.topic(f"t{number}")
-    stage.broker.topics["t3"].create_channel("c", now=stage.now)
+    stage.broker.existing("t3").create_channel("c", now=stage.now)
     if not intake:
         return stage, None
     from lapwing.kernel._road import NsqIntake, Round
@@ -130,7 +130,8 @@ def stage_with(path: Path, *, intake: bool) -> tuple[Stage, Any]:
 
 def state(stage: Stage) -> object:
     found = {}
-    for name, topic in stage.broker.topics.items():
+    for name in stage.broker.topics:
+        topic = stage.broker.existing(name)
         log = topic.log
         frames = b"".join(bytes(block) for _, _, block in log.blocks(log.first, log.end, 1 << 20)) if log.end else b""
         messages = [(identity, body) for _, _, identity, body in kernel.decode_messages(frames, 0, len(frames))[0]]
@@ -170,7 +171,7 @@ def test_a_log_that_cannot_be_written_fails_its_publishes_and_nothing_else(tmp_p
     for topic in (b"t0", b"t1"):
         first.receive(pub(topic, b"before"))
     ok, first.sent = first.sent[:10], b""
-    broken = stage.broker.topics["t0"].log
+    broken = stage.broker.existing("t0").log
     kind = type(broken)
 
     def refuse() -> None:
@@ -190,8 +191,8 @@ def test_a_log_that_cannot_be_written_fails_its_publishes_and_nothing_else(tmp_p
     assert first.session.doomed
     assert second.sent == ok
     assert not second.session.doomed
-    assert [stage.broker.topics[name].log.end for name in ("t0", "t1")] == [1, 4]
-    assert stage.broker.topics["t0"].message_count == 1
+    assert [stage.broker.existing(name).log.end for name in ("t0", "t1")] == [1, 4]
+    assert stage.broker.existing("t0").message_count == 1
     third = Talk(stage, intake)
     third.receive(pub(b"t0", b"after"))
     assert third.sent == ok
@@ -217,7 +218,7 @@ def test_want_of_memory_leaves_nothing_half_taken(tmp_path: Path) -> None:
 
         assert other.sent == b"\0\0\0\6\0\0\0\0OK" * 2
         for name in ("t0", "t1", "t2"):
-            topic = stage.broker.topics[name]
+            topic = stage.broker.existing(name)
             count, size = topic.message_count, topic.message_bytes
             kept = state(stage)[name]  # type: ignore[index]
             assert (kept[0], kept[1], len(kept[2])) == (count, count, count)
@@ -225,7 +226,7 @@ def test_want_of_memory_leaves_nothing_half_taken(tmp_path: Path) -> None:
             assert [int(identity, 16) & 0xFFFFFFFF for identity, _ in kept[2]] == list(range(count))
         assert all(body != b"lost %d" % number for _, body in state(stage)["t1"][2])  # type: ignore[index]
         bodies = [body for _, body in state(stage)["t2"][2]]  # type: ignore[index]
-        deferred = {extra.sequence for extra in stage.broker.topics["t2"].log.extras(0, len(bodies))}
+        deferred = {extra.sequence for extra in stage.broker.existing("t2").log.extras(0, len(bodies))}
         assert deferred == {place for place, body in enumerate(bodies) if body == b"lost"}
 
     assert failed > 5

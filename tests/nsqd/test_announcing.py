@@ -55,7 +55,7 @@ async def test_ok_over_tcp_means_that_the_topic_can_be_found(
     writer.write(b"  V2" + command.encode())
     answer = await asyncio.wait_for(reader.readexactly(len(frames.OK)), 60)
     told = list(lookup.told)
-    topic = daemon.broker.topics["t"]
+    topic = daemon.broker.existing("t")
     writer.close()
 
     assert answer == frames.OK
@@ -75,4 +75,4 @@ async def test_the_second_publish_does_not_wait(daemon: Daemon, lookup: LookupDo
     writer.close()
 
     assert answer == frames.OK
-    assert daemon.broker.topics["t"].message_count == 2
+    assert daemon.broker.existing("t").message_count == 2

@@ -89,7 +89,7 @@ def test_an_ephemeral_channel_is_gone_with_its_last_consumer(tmp_path: Path, no_
                 while b"two" not in frames:
                     frames += await reader.read(1 << 16)
                 gone = asyncio.Event()
-                weakref.finalize(daemon.broker.topics["t"].channels["c#ephemeral"], gone.set)
+                weakref.finalize(daemon.broker.existing("t").channels["c#ephemeral"], gone.set)
                 writer.close()
                 await gone.wait()
         finally:

@@ -163,7 +163,7 @@ async def test_one_letter_with_another_body_goes_to_the_topic(buried: Buried):
 
     _, answer = await buried.node.ask("GET", "/stats?format=json&topic=t")
     assert json.loads(answer)["topics"][0]["channels"][0]["depth"] == 1
-    assert buried.broker.topics["t"].log.frame(6).endswith(b"mended")
+    assert buried.broker.existing("t").log.frame(6).endswith(b"mended")
 
 
 async def test_a_redrive_is_cancelled(buried: Buried):

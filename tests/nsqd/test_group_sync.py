@@ -10,8 +10,9 @@ from doors import options, quiet
 
 from appending import append
 from lapwing.broker.broker import Broker
-from lapwing.broker.keeper.keeper import REST
+from lapwing.broker.keeper.keeper import IDLE
 from lapwing.broker.keeper.storage import DiskStorage
+from lapwing.broker.topic.cold import ColdTopic
 from lapwing.errors import LapwingError
 from lapwing.log.catalog import Catalog, TopicEntry
 from lapwing.log.disk import Disk
@@ -84,7 +85,7 @@ class Slow:
 
     @property
     def published(self) -> int:
-        topic = self.daemon.broker.topics.get("t")
+        topic = self.daemon.broker.find("t")
         return topic.log.end if topic else 0
 
     async def client(self, data: bytes) -> "Talk":
@@ -268,7 +269,7 @@ async def test_a_save_under_way_does_not_undo_a_later_one(tmp_path: Path, monkey
     storage.close()
 
 
-async def test_topics_that_rest_before_their_turn_to_be_synced_rest_afterwards(tmp_path: Path) -> None:
+async def test_topics_that_are_packed_before_their_turn_to_be_synced_are_packed_afterwards(tmp_path: Path) -> None:
     settings = options(data_path=str(tmp_path))
     broker = Broker(settings, DiskStorage(str(tmp_path), 7, settings.log_options, now=lambda: 0, report=print))
     syncer = Syncer(broker, lambda: None, lambda seconds: None)
@@ -278,9 +279,10 @@ async def test_topics_that_rest_before_their_turn_to_be_synced_rest_afterwards(t
     broker.checkpoint(now=2)
     syncing = asyncio.create_task(syncer.sync_all())
     await asyncio.sleep(0)  # it waits for the sync of the first
-    broker.checkpoint(now=2 + REST)
+    broker.checkpoint(now=2 + IDLE)
     await syncing
-    broker.checkpoint(now=2 + 2 * REST)
+    broker.checkpoint(now=2 + 2 * IDLE)
     await syncer.stop()
 
-    assert [(topic.log.rests, topic.log.unsynced) for topic in broker.topics.values()] == [(True, False)] * 2
+    found = [(type(topic), topic.log.unsynced) for topic in broker.topics.values()]
+    assert found == [(ColdTopic, False)] * 2

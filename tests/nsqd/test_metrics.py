@@ -92,7 +92,7 @@ async def test_what_nobody_gets_is_counted_by_its_reason() -> None:
     await node.ask("POST", "/channel/create?topic=t&channel=c%23ephemeral")
     await node.ask("POST", "/channel/create?topic=t&channel=sampled")
     await node.ask("POST", "/mpub?topic=t", b"1\n2\n3\n4")
-    node.broker.topics["t"].channels["sampled"].discarded_count += 7
+    node.broker.existing("t").channels["sampled"].discarded_count += 7
 
     found = parsed((await node.ask("GET", "/metrics"))[1])
     assert found['lapwing_topic_dropped_total{topic="t#ephemeral"}'] == 2

@@ -199,7 +199,7 @@ async def test_a_new_topic_begins_with_the_channels_that_others_have_of_it() -> 
     ):
         await until(lambda: len(made.connected) == 2)
         answer = await node.ask("POST", "/mpub?topic=t%23ephemeral", b"x\ny")
-        topic = node.broker.topics["t#ephemeral"]
+        topic = node.broker.existing("t#ephemeral")
         await one.until(lambda: Register("t#ephemeral", "b") in one.told)
 
         assert answer == (200, "OK")
@@ -229,7 +229,7 @@ async def test_messages_wait_in_a_new_topic_until_its_channels_are_known() -> No
         await until(lambda: made.connected)
         reply_later = asyncio.ensure_future(node.ask("POST", "/pub?topic=t", b"x"))
         await until(lambda: http.requests)
-        topic = node.broker.topics["t"]
+        topic = node.broker.existing("t")
         topic.create_channel("mine", now=node.clock.now())
         waiting = topic.held, topic.depth, topic.channels["mine"].depth
         http.allowed.set()
@@ -249,7 +249,7 @@ async def test_messages_wait_in_a_new_topic_no_longer_than_a_request_may_take() 
         await until(lambda: made.connected)
 
         assert await node.ask("POST", "/pub?topic=t", b"x") == (200, "OK")
-        assert not node.broker.topics["t"].held
+        assert not node.broker.existing("t").held
 
 
 async def test_a_topic_that_is_deleted_while_others_are_asked_stays_deleted() -> None:

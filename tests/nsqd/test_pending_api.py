@@ -288,8 +288,8 @@ async def test_bad_listings_are_answered_with_one_sentence(held: Held, query: st
 
 async def test_ids_that_are_not_taken_are_named_with_the_reason(held: Held):
     held.consumer(2, "one")
-    other, waiting = f"{(9 << 54):016x}", held.broker.topics["t"].id_of(7)
-    mine, theirs = (held.broker.topics["t"].id_of(sequence) for sequence in (0, 1))
+    other, waiting = f"{(9 << 54):016x}", held.broker.existing("t").id_of(7)
+    mine, theirs = (held.broker.existing("t").id_of(sequence) for sequence in (0, 1))
     status, answer = await held.claim(ids=[mine, other, waiting], action="finish")
     assert (status, answer["ids"]) == (200, [mine])
     assert answer["refused"] == {

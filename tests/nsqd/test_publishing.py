@@ -44,7 +44,7 @@ async def test_a_publish_is_answered_when_its_turn_has_ended_and_not_before() ->
     assert before is None
     assert reply.answer is not None
     assert (reply.answer.status, reply.answer.body) == (200, b"OK")
-    assert node.broker.topics["t"].depth == 1
+    assert node.broker.existing("t").depth == 1
 
 
 async def test_publishes_of_one_turn_share_one_end_of_turn() -> None:
@@ -53,13 +53,13 @@ async def test_publishes_of_one_turn_share_one_end_of_turn() -> None:
     answers = [await settle(reply) for reply in replies]
 
     assert [answer.status for answer in answers] == [200] * 10
-    assert node.broker.topics["t"].message_count == 10
+    assert node.broker.existing("t").message_count == 10
 
 
 async def test_a_disk_that_refuses_is_answered_503_and_ping_says_why() -> None:
     node = Node()
     await node.ask("POST", "/topic/create?topic=t")
-    topic = node.broker.topics["t"]
+    topic = node.broker.existing("t")
     topic.log = cast("TopicLog", FullDisk(topic.log))
     refused = await node.ask("POST", "/pub?topic=t", b"x")
     ping = await node.ask("GET", "/ping")
@@ -79,7 +79,7 @@ async def test_headers_travel_beside_the_message() -> None:
     lines = await node.ask("POST", "/mpub?topic=t", b"a\nb", [header])
     batch = await node.ask("POST", "/mpub?topic=t&binary=true", binary(b"c", b"d"), [header])
 
-    extras = node.broker.topics["t"].log.extras(0, 5)
+    extras = node.broker.existing("t").log.extras(0, 5)
     assert one == lines == batch == (200, "OK")
     assert [(extra.sequence, extra.headers) for extra in extras] == [(n, {"trace": "é"}) for n in range(5)]
 
@@ -108,7 +108,7 @@ async def test_headers_and_the_type_of_the_body_are_16_kib_together() -> None:
 async def test_an_id_that_has_no_room_for_a_number_is_refused_with_the_reason() -> None:
     node = Node()
     await node.ask("POST", "/pub?topic=t", b"x")
-    node.broker.settings.change_topic(node.broker.topics["t"], {"dedup_window": "1m"}, now=0)
+    node.broker.settings.change_topic(node.broker.existing("t"), {"dedup_window": "1m"}, now=0)
     field = (HEADERS, b'{"message-id":"' + b"x" * 127 + b'"}')
 
     status, text = await node.ask("POST", "/mpub?topic=t", b"a\nb", [field])
@@ -122,8 +122,8 @@ async def test_bytes_behind_a_binary_batch_are_nobodys(headers: list[tuple[bytes
     node = Node()
 
     assert await node.ask("POST", "/mpub?topic=t&binary=true", binary(b"a", b"bb") + b"junk", headers) == (200, "OK")
-    assert node.broker.topics["t"].message_count == 2
-    assert node.broker.topics["t"].message_bytes == 3
+    assert node.broker.existing("t").message_count == 2
+    assert node.broker.existing("t").message_bytes == 3
 
 
 @pytest.mark.parametrize("headers", [[], [(HEADERS, b'{"a":"b"}')]])
@@ -133,7 +133,7 @@ async def test_a_binary_batch_is_published_whole_or_not_at_all(headers: list[tup
     short = await node.ask("POST", "/mpub?topic=t&binary=true", binary(b"a", b"bb")[:-1], headers)
     empty = await node.ask("POST", "/mpub?topic=t&binary=true", binary(b"a", b""), headers)
     assert short == empty == (413, '{"message":"BAD_MESSAGE"}')
-    assert node.broker.topics["t"].message_count == 0
+    assert node.broker.existing("t").message_count == 0
 
 
 @pytest.mark.parametrize("defer", ["1_0", "+-1", "1.5", "0x10", " 1", "1 ", "", "٣", "-1", "3600001", "9" * 30])

@@ -126,7 +126,7 @@ async def test_many_topics_are_sent_in_pieces_that_make_the_same_page(form: str)
     node = Node()
     for number in range(450):
         await node.ask("POST", f"/topic/create?topic=t{number:03}")
-    node.broker.topics["t007"].create_channel("c", now=node.clock.now())
+    node.broker.existing("t007").create_channel("c", now=node.clock.now())
     streamed = await settle(node.request("GET", f"/stats?format={form}&include_mem=0"))
     text = (await node.ask("GET", f"/stats?format={form}&include_mem=0"))[1]
     filtered = (await node.ask("GET", f"/stats?format={form}&include_mem=0&channel=c"))[1]

@@ -95,7 +95,7 @@ def test_what_is_refused_creates_no_topic_and_stores_nothing(stage: Stage) -> No
     stage.client().publish(b"there")
     with pytest.raises(ProtocolError, match="headers are not"):
         stage.client().session.handle(Hpub.of("t", b'{"UPPER":""}', b"x"), now=stage.now)
-    assert stage.broker.topics["t"].log.next == 1
+    assert stage.broker.existing("t").log.next == 1
 
 
 @pytest.mark.parametrize("end", ["restart", "kill"])
@@ -107,7 +107,7 @@ def test_headers_survive(tmp_path: Path, end: str) -> None:
     consumer = stage.consumer(headers=True)
 
     assert rows(consumer) == [(1, b"one", b'{"a":"1"}'), (1, b"two", b'{"b":"\xc3\xa4"}'), (1, b"three", b"")]
-    assert stage.broker.topics["t"].log.extras(0, 9) == [Extra(0, 0, {"a": "1"}), Extra(1, 0, {"b": "ä"})]
+    assert stage.broker.existing("t").log.extras(0, 9) == [Extra(0, 0, {"a": "1"}), Extra(1, 0, {"b": "ä"})]
 
 
 def test_headers_come_from_the_disk_where_memory_has_let_go_of_them(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_straggler_in_the_side_log_keeps_its_headers(tmp_path: Path) -> None:
         consumer.finish(*consumer.received())
     consumer.leave()
     stage.checkpoint(trim=True)
-    assert stage.broker.topics["t"].log.first > 80
+    assert stage.broker.existing("t").log.first > 80
     stage.restart()
     stage.pass_time(HOUR)
 

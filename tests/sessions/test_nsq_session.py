@@ -150,7 +150,7 @@ def test_a_broker_that_closes_refuses_new_topics(stage: Stage) -> None:
 
 def test_a_topic_that_is_deleted_refuses_what_comes(stage: Stage) -> None:
     stage.client().publish(b"a")
-    topic = stage.broker.topics["t"]
+    topic = stage.broker.existing("t")
     topic.close()
 
     assert refusal(stage, Pub("t", b"a")) == b"E_PUB_FAILED PUB failed exiting"
@@ -198,7 +198,7 @@ def test_a_publisher_hears_of_a_failure_once(stage: Stage) -> None:
     client = stage.client()
     client.session.handle(Pub("t", b"a"), now=stage.now)
     client.session.handle(Pub("t", b"b"), now=stage.now)
-    for receipt, sequence in stage.broker.topics["t"].waiting:
+    for receipt, sequence in stage.broker.existing("t").waiting:
         receipt.settle(sequence, LapwingError("no"))
 
     assert client.answers() == [b"E_PUB_FAILED PUB failed no"]

@@ -48,7 +48,7 @@ def test_a_message_of_an_nsq_producer_is_one_pair() -> None:
 def test_the_body_field_is_a_setting_of_the_topic() -> None:
     stage = RedisStage()
     consumer = stage.consumer()
-    stage.broker.settings.change_topic(stage.broker.topics["t"], {"body_field": "__data__"}, now=stage.now)
+    stage.broker.settings.change_topic(stage.broker.existing("t"), {"body_field": "__data__"}, now=stage.now)
     client = stage.redis()
     client.send("XADD t * __data__ hello", "XADD t * data hello").replies()
 
@@ -59,7 +59,7 @@ def test_the_body_field_is_a_setting_of_the_topic() -> None:
 def test_fields_are_json_where_the_topic_says_so() -> None:
     stage = RedisStage()
     consumer = stage.consumer()
-    stage.broker.settings.change_topic(stage.broker.topics["t"], {"fields": "json"}, now=stage.now)
+    stage.broker.settings.change_topic(stage.broker.existing("t"), {"fields": "json"}, now=stage.now)
     client = stage.redis()
     client.send("XADD t * name Sara age 33", "XADD t * data x", "XADD t * a 1 a 2").replies()
     stage.client().publish(b'{"name": "Ann"}').publish(b'{"n": 1}')

@@ -25,7 +25,7 @@ def read(client: RedisClient, more: str = "") -> list[bytes]:
 
 
 def letters(stage: RedisStage) -> list[list[bytes]]:
-    topic = stage.broker.topics.get("s.g.dead")
+    topic = stage.broker.find("s.g.dead")
     return [] if topic is None else [pairs for _, pairs in stage.redis().ask("XRANGE s.g.dead - +")]
 
 
@@ -121,7 +121,7 @@ def test_an_entry_that_was_trimmed_and_redriven_stays_with_whoever_claims_it() -
     (entry,) = read(client)
     client.ask([b"XNACK", b"s", b"g", b"FAIL", b"IDS", b"1", entry])
     assert client.ask("XTRIM s MAXLEN 0") == 1
-    redrives, dead = stage.broker.redrives, stage.broker.topics["s.g.dead"]
+    redrives, dead = stage.broker.redrives, stage.broker.existing("s.g.dead")
     redrives.start(dead, to="channel", wanted=dead_filter.parse({}), now=stage.now)
     while redrives.step(now=stage.now) is not None:
         stage.commit()

@@ -98,7 +98,7 @@ def test_an_id_is_forgotten_whose_entry_could_not_be_written(tmp_path: Path, mon
     client = stage.redis()
     client.ask("XADD s * data x")
 
-    log = stage.broker.topics["s"].log
+    log = stage.broker.existing("s").log
 
     def refuse() -> None:
         log.forget()  # type: ignore[attr-defined]  # as a write that fails does

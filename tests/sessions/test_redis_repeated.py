@@ -129,7 +129,7 @@ def test_a_repeated_read_heeds_what_happens_to_the_channel_meanwhile(client: Red
 
     (given_back,) = add(client, 1)
     assert read(client) == [given_back]
-    channel = client.stage.broker.topics["s"].channels["g"]
+    channel = client.stage.broker.existing("s").channels["g"]
     channel.hold(Hold.PAUSED)
     add(client, 1)
     assert client.ask(READ) is None
@@ -140,7 +140,7 @@ def test_a_repeated_read_heeds_what_happens_to_the_channel_meanwhile(client: Red
 def test_messages_that_nsq_consumers_requeue_come_first(client: RedisClient) -> None:
     client.ask(READ)
     requeued, fresh = add(client)
-    channel = client.stage.broker.topics["s"].channels["g"]
+    channel = client.stage.broker.existing("s").channels["g"]
     holder = channel.named_holder("c")
     assert read(client) == [requeued, fresh]
     channel.requeue(min(holder.in_flight), holder, delay=0, now=client.stage.now)

@@ -32,8 +32,8 @@ def test_a_run_of_xadds_is_one_publish() -> None:
     client.send(*[f"XADD s * data {number}" for number in range(200)])
 
     assert len(client.replies()) == 200
-    assert len(stage.broker.topics["s"].waiting) == 0
-    assert stage.broker.topics["s"].message_count == 200
+    assert len(stage.broker.existing("s").waiting) == 0
+    assert stage.broker.existing("s").message_count == 200
     assert client.ask("XRANGE s - + COUNT 1") == [[b"%d-0" % T0, [b"data", b"0"]]]
 
 
@@ -58,11 +58,11 @@ def test_an_entry_that_cannot_be_written_is_answered_with_the_reason(
     client.ask("XADD s * f v")
 
     def refuse() -> None:
-        log = stage.broker.topics["s"].log
+        log = stage.broker.existing("s").log
         log.forget()
         raise WriteFailed("/data/s", 7, OSError(28, "No space left on device"))
 
-    log = stage.broker.topics["s"].log
+    log = stage.broker.existing("s").log
     monkeypatch.setattr(log, "__class__", overriding(log, flush=refuse))
     client.send(*commands, "PING")
     found = client.replies()
@@ -351,7 +351,7 @@ def test_entries_stay_until_they_are_trimmed_and_free_the_disk_then(tmp_path: Pa
     client.ask("XTRIM s MAXLEN 1")
     stage.checkpoint(trim=True)
 
-    log = stage.broker.topics["s"].log
+    log = stage.broker.existing("s").log
     assert log.first >= 8
     assert [entry[0] for entry in client.ask("XRANGE s - +")] == [b"%d-9" % T0]
 
@@ -512,7 +512,7 @@ def test_groups_that_were_destroyed_take_no_memory() -> None:
     for number in range(400):
         client.ask(f"XGROUP CREATE s g{number} $ MKSTREAM")
         client.ask(f"XREADGROUP GROUP g{number} c STREAMS s >")
-        gone.append(weakref.ref(stage.broker.topics["s"].channels[f"g{number}"]))
+        gone.append(weakref.ref(stage.broker.existing("s").channels[f"g{number}"]))
         client.ask(f"XGROUP DESTROY s g{number}")
     gc.collect()
 
@@ -536,7 +536,7 @@ def test_a_session_that_is_gone_is_forgotten() -> None:
 def test_the_log_has_what_an_nsq_consumer_gets_for_pairs() -> None:
     stage = RedisStage()
     stage.redis().ask("XADD s * name Sara age 33")
-    frames, _ = stage.broker.topics["s"].log.reader(0).take(1, 1, 1 << 20)
+    frames, _ = stage.broker.existing("s").log.reader(0).take(1, 1, 1 << 20)
 
     ((_, _, _, body),) = kernel.decode_messages(frames, 0, len(frames))[0]
     assert body == encode("name Sara age 33")
@@ -547,11 +547,11 @@ def test_entries_that_turn_out_to_be_damaged_are_left_out_of_an_array(tmp_path: 
     client = stage.redis()
     for number in range(3):
         client.ask(f"XADD s * data body-{number}")
-        stage.broker.topics["s"].log.write_index()
-        job = stage.broker.topics["s"].log.begin_sync()  # so that each has a checksum of its own
+        stage.broker.existing("s").log.write_index()
+        job = stage.broker.existing("s").log.begin_sync()  # so that each has a checksum of its own
         assert job is not None
         job()
-        stage.broker.topics["s"].log.finish_sync(None)
+        stage.broker.existing("s").log.finish_sync(None)
     stage.restart()
     (path,) = (tmp_path / "topics" / "t-s").glob("*.log")
     path.write_bytes(path.read_bytes().replace(b"body-1", b"badly1"))
@@ -568,7 +568,7 @@ def test_a_long_array_that_cannot_be_completed_ends_in_an_error_and_can_be_asked
     client = stage.redis()
     for number in range(3):
         client.ask([b"XADD", b"s", b"*", b"data", b"%d" % number * 900_000])
-        stage.broker.topics["s"].log.write_index()
+        stage.broker.existing("s").log.write_index()
         stage.restart()
         client = stage.redis()
     (path,) = (tmp_path / "topics" / "t-s").glob("*.log")

@@ -22,6 +22,7 @@ from lapwing.broker.operations.redrive import Redrives
 from lapwing.broker.read_stalls import ReadStalls
 from lapwing.broker.settings.options import Options
 from lapwing.broker.settings.store import SettingsStore
+from lapwing.broker.topic.cold import ColdTopic
 from lapwing.broker.topic.receipt import Receipt
 from lapwing.broker.topic.topic import Topic
 from lapwing.broker.turn_work import TurnWork
@@ -49,10 +50,10 @@ class Broker:
         self.options = options
         self.storage = storage
         self.report = report
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, Topic | ColdTopic] = {}  # to list and to count; `find` returns one for use
         self.keeper = Keeper(self)
         self.opening = Opening(self)
-        self.settings = SettingsStore(options, self.topics, self.keeper.save_catalog)
+        self.settings = SettingsStore(options, self, self.keeper.save_catalog)
         self.clients: dict[Client, None] = {}
         self.agenda = Agenda()
         self.changes: list[Change] = []
@@ -82,7 +83,7 @@ class Broker:
 
         Raises `Exiting`, `LimitReached`, `OutOfMemory`, or `LogError` when the disk refuses.
         """
-        topic = self.topics.get(name)
+        topic = self.find(name)
         if topic is None:
             if self.exiting:
                 raise Exiting
@@ -100,12 +101,28 @@ class Broker:
             self.on_new_topic(topic)
         return topic
 
+    def find(self, name: str) -> Topic | None:
+        """Return the topic of that name, ready for use; None if there is none."""
+        topic = self.topics.get(name)
+        if isinstance(topic, ColdTopic):
+            cold = topic
+            topic = Topic(name, self, self.storage.unpack(name, cold.store))
+            topic.unpack(cold)
+            self.topics[name] = topic
+            self.settings.apply_topic(topic, now=self.now)
+            self.keeper.note_unpacked(topic)
+        return topic
+
     def existing(self, name: str) -> Topic:
         """Return the topic of that name. Raises `NoSuchTopic`."""
-        topic = self.topics.get(name)
+        topic = self.find(name)
         if topic is None:
             raise NoSuchTopic(name)
         return topic
+
+    def topics_in_use(self) -> list[Topic]:
+        """Return the topics that are not cold."""
+        return [topic for topic in self.topics.values() if isinstance(topic, Topic)]
 
     def existing_channel(self, topic: str, channel: str) -> Channel:
         """Return the channel of that name. Raises `NoSuchTopic` or `NoSuchChannel`."""
@@ -163,7 +180,7 @@ class Broker:
         if self.drain is not None:
             self.end_drain()
         self.drain = Drain(self, now=now, deadline=deadline)
-        for topic in self.topics.values():
+        for topic in self.topics_in_use():
             topic.set_admission()
 
     def end_drain(self) -> None:
@@ -250,7 +267,7 @@ class Broker:
         if problem != self.memory_problem:
             changed = (problem is None) != (self.memory_problem is None)
             self.memory_problem = problem
-            for topic in self.topics.values() if changed else ():
+            for topic in self.topics_in_use() if changed else ():
                 topic.set_admission()
 
     def scan(self, now: int) -> bool:
@@ -279,7 +296,7 @@ class Broker:
     def checkpoint(self, *, now: int) -> None:
         """Save what has changed since the last time, and retry what the disk has refused."""
         self.begin_checkpoint(now=now).advance(sys.maxsize, now=now)
-        self.keeper.let_idle_rest(now)
+        self.keeper.pack_idle(now)
 
     def trim(self, *, now: int, everywhere: bool = False) -> bool:
         """Delete segments that no channel needs, of all or of changed topics; return whether no call is wanted soon."""

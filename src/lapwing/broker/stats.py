@@ -9,6 +9,7 @@ from lapwing.broker.channel.latency import percentiles
 from lapwing.broker.channel.ledger import Holder
 from lapwing.broker.client_stats import ClientStats
 from lapwing.broker.failures.failures import FailureCounts
+from lapwing.broker.topic.cold import ColdChannel, ColdTopic
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:
@@ -113,14 +114,17 @@ def oldest_age(channel: Channel, *, now: int) -> int:
     return 0 if published is None else max(now + channel.topic.skew - published, 0)
 
 
-def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients: bool) -> TopicStats:
+def _topic(topic: Topic | ColdTopic, channel: str | None, broker: Broker, now: int, clients: bool) -> TopicStats:
     memory = broker.options.mem_queue_size
     names = [channel] if channel else sorted(topic.channels)
-    channels = tuple(_channel(topic.channels[name], broker, now, clients) for name in names)
     quantiles = broker.options.e2e_processing_latency_percentiles
-    samples = [
-        sample for each in topic.channels.values() if each.latencies for sample in each.latencies.samples(now=now)
-    ]
+    samples: list[int] = []
+    if isinstance(topic, ColdTopic):
+        channels = tuple(_cold_channel(topic, topic.channels[name], broker, clients) for name in names)
+    else:
+        channels = tuple(_channel(topic.channels[name], broker, now, clients) for name in names)
+        latencies = [each.latencies for each in topic.channels.values() if each.latencies]
+        samples = [sample for each in latencies for sample in each.samples(now=now)]
     wanted = tuple(percentiles(samples, quantiles)) if quantiles and topic.channels else None
     return TopicStats(
         name=topic.name,
@@ -138,6 +142,32 @@ def _topic(topic: Topic, channel: str | None, broker: Broker, now: int, clients:
         dropped_count=topic.dropped_count,
         duplicates=topic.dedup.duplicates if topic.dedup is not None else 0,
         forgotten_ids=topic.dedup.forgotten if topic.dedup is not None else 0,
+    )
+
+
+def _cold_channel(topic: ColdTopic, channel: ColdChannel, broker: Broker, clients: bool) -> ChannelStats:
+    quantiles = broker.options.e2e_processing_latency_percentiles
+    elsewhere, region, zone = channel.delivered
+    return ChannelStats(
+        name=channel.name,
+        depth=channel.depth,
+        backend_depth=max(channel.depth - broker.options.mem_queue_size, 0),
+        in_flight_count=0,
+        deferred_count=0,
+        message_count=channel.message_count,
+        zone_local_count=zone,
+        region_local_count=region,
+        global_count=elsewhere,
+        requeue_count=channel.requeue_count,
+        timeout_count=channel.timeout_count,
+        client_count=0,
+        clients=() if clients else None,
+        paused=channel.paused or broker.drained,
+        latency=Latency(0, tuple(percentiles([], quantiles)) if quantiles else None),
+        cursor=channel.cursor,
+        settings=broker.settings.given_to_channel(topic, channel),
+        discarded_count=channel.discarded_count,
+        failures=replace(channel.counts),
     )
 
 
@@ -166,7 +196,7 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         paused=channel.stands_still(now),
         latency=latency,
         cursor=channel.cursor,
-        settings=broker.settings.given_to_channel(channel),
+        settings=broker.settings.given_to_channel(channel.topic, channel),
         dropped_count=channel.dropped_count,
         discarded_count=channel.discarded_count,
         failures=replace(channel.counts),

@@ -105,6 +105,8 @@ class TurnWork:
         stalls = broker.read_stalls
         ready, self._ready = self._ready, {}
         for channel in ready:
+            if channel.exiting:
+                continue
             stalled = bool(stalls)
             if stalled and stalls.waits(channel, now):
                 continue

@@ -3,17 +3,19 @@
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed, WriteFailed
+from lapwing.log import cold
+from lapwing.log.cold import ColdLog
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import BLOCK_BYTES, LogOptions
-from lapwing.log.resting_log import NO_MEMO, NONE_LOST, RESTING, OnCorrupt, RestingLog
 from lapwing.log.segments import opening, recovery, retention
 from lapwing.log.segments import reader as reading
 from lapwing.log.segments.attributes import Extra, Rows, RowText
 from lapwing.log.segments.index import QUARANTINED, BadRecord
+from lapwing.log.segments.log_writer import LogWriter
 from lapwing.log.segments.reader import EVERYTHING, Block, InFile, Place, Reader
 from lapwing.log.segments.retention import RetentionLimits
 from lapwing.log.segments.segment import Segment, time_of
@@ -22,7 +24,10 @@ from lapwing.log.topiclog import Frames, TopicLog
 __all__ = ["DiskLog", "Extra", "LogOptions", "OnCorrupt", "Reader", "RetentionLimits", "TopicLog"]
 
 T = TypeVar("T")
+OnCorrupt = Callable[[str, int, int, int], None]  # path, offset, first sequence, count
 
+NONE_LOST: Final = range(0)
+_NO_MEMO: Final = (0, 0, b"")
 _COLD_READERS: Final = 8  # readers of old rows that are remembered
 
 
@@ -30,14 +35,14 @@ def _ignore(path: str, offset: int, first: int, count: int) -> None:
     """Ignore a corrupt range; `DiskLog.notes` has it anyway."""
 
 
-class DiskLog(RestingLog):
+class DiskLog(LogWriter):
     """The log of one topic in a directory of its own.
 
     Opening mends what a crash left, and `notes` names it. One log belongs to one thread; only the call that
-    `begin_sync` gives may run in another. One that is not used can `rest`, and take little memory until its next use.
+    `begin_sync` gives may run in another.
     """
 
-    __slots__ = ()
+    __slots__ = ("_cold_rows", "_memo", "_reported", "identity", "lost", "node", "on_corrupt", "unserved")
 
     def __init__(
         self,
@@ -61,10 +66,47 @@ class DiskLog(RestingLog):
         notes: list[str] = []
         opened = opening.open_directory(path, node, now=now, options=options, files=files, notes=notes, by_form=by_form)
         super().__init__(path, opened.segments, options, files, notes)
-        self.identity, self.node, self.lost = opened.identity, opened.node, opened.lost or NONE_LOST
+        self._begin(opened.identity, opened.node, opened.lost or NONE_LOST, on_corrupt)
+
+    def _begin(self, identity: str, node: int, lost: range, on_corrupt: OnCorrupt) -> None:
+        """Begin with nothing known of what readers have met."""
+        self.identity, self.node, self.lost = identity, node, lost
         self.on_corrupt = on_corrupt
-        self._packed = b""
-        self._begin_reading()
+        self.unserved: list[tuple[int, int]] = []  # runs that could not be served when they were read
+        self._reported: set[tuple[str, int]] = set()
+        self._memo: tuple[int, int, Frames] = _NO_MEMO  # the block that a single frame was read from last
+        self._cold_rows: list[tuple[Segment, int, Rows]] = []  # that were read last, and from which sequence on
+
+    # --- a log that is not used --------------------------------------------------------------------------------
+
+    def pack(self) -> ColdLog | None:
+        """Return the state of the log in few bytes, and give its descriptors back; nobody may write to it afterwards.
+
+        None, with no change, where messages are not written, a sync is under way or has failed, or a report was not
+        taken yet.
+        """
+        unwritten = self._lazy or self.fresh or self._unwritten_rows or self._reserved
+        if unwritten or self.notes or self.unserved or self._reported:
+            return None
+        packed = cold.pack(self.identity, self._segments, self._sync)
+        if packed is None:
+            return None
+        for segment in self._segments:
+            segment.close()
+        self.files.keep(self, 0)
+        return ColdLog(self.node, self.first, self.end, self._rows_end, packed)
+
+    @classmethod
+    def unpack(
+        cls, packed: ColdLog, directory: str, options: LogOptions, files: OpenFiles, on_corrupt: OnCorrupt = _ignore
+    ) -> Self:
+        """Return the log that was packed, without a look at its files: nobody has touched them."""
+        identity, segments, sync = cold.unpack(packed.packed, directory, files, options)
+        log = cls.__new__(cls)
+        LogWriter.__init__(log, directory, segments, options, files, [], sync)
+        log._rows_end = packed.rows_end
+        log._begin(identity, packed.node, NONE_LOST, on_corrupt)
+        return log
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -156,7 +198,7 @@ class DiskLog(RestingLog):
 
     def shed(self) -> None:
         """Drop what is in memory and also on disk."""
-        self._memo = NO_MEMO
+        self._memo = _NO_MEMO
         self._noted_bytes = -1
         self._window.shrink(0, self.written)
         self._recent_rows.shrink(0)
@@ -368,21 +410,3 @@ class DiskLog(RestingLog):
         self.files.keep(self, 0)
         opening.remove_directory(self.directory, self.files.disk)
         self.first = self.end
-
-
-class _DiskLogAtRest(DiskLog):
-    """A log that rests. The class is another one because `__getattr__` slows every attribute of a log in use."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            """Return to use with the first use of a part that a resting log does not have."""
-            if name not in RESTING or not self._packed:
-                raise AttributeError(name)
-            self.wake()
-            return getattr(self, name)
-
-
-DiskLog.in_use, DiskLog.at_rest = DiskLog, _DiskLogAtRest

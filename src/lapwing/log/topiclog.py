@@ -34,16 +34,6 @@ class TopicLog(Protocol):
         return None
 
     @property
-    def rests(self) -> bool:
-        """Whether the log takes little memory now, until its next use."""
-        return False
-
-    @property
-    def has_one_segment(self) -> bool:
-        """Whether nothing can be deleted, as only the segment is left that is written to."""
-        return False
-
-    @property
     def pending(self) -> bool:
         """Whether something was appended and not yet flushed."""
 

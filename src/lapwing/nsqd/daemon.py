@@ -344,7 +344,7 @@ class Daemon:
         self._redrives.resume()  # of a topic that could be opened now
         if self.broker.has_work or self.broker.changes:
             self.turn.schedule_flush()
-        await _share_time(iter(lambda: self.broker.keeper.let_idle_rest(self.clock.now()), False))
+        await _share_time(iter(lambda: self.broker.keeper.pack_idle(self.clock.now()), False))
 
     def _save_changes(self) -> Iterator[None]:
         """Save every topic that has changed, some at each step."""

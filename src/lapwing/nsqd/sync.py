@@ -47,12 +47,7 @@ class Syncer:
     async def sync(self, topic: Topic) -> LapwingError | None:
         """Sync one topic's log now; return the error, if there was one."""
         async with self._one_at_a_time:
-            rested = topic.log.rests
-            try:
-                return await self._sync(topic)
-            finally:
-                if rested and not topic.exiting:
-                    self._broker.keeper.let_rest(topic, now=self._broker.now)  # nobody else has used it
+            return await self._sync(topic)
 
     async def _sync(self, topic: Topic) -> LapwingError | None:
         if topic.exiting:

@@ -203,9 +203,6 @@ class Session:
         self._published(topic, slot, count)
 
     def _topic(self, name: str, word: str) -> Topic:
-        topic = self.broker.topics.get(name)
-        if topic is not None:
-            return topic
         try:
             return self.broker.topic(name)
         except LapwingError as error:

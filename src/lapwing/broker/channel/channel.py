@@ -26,6 +26,7 @@ from lapwing.broker.failures.dead_letters import ATTEMPTS, EXPIRED, REJECTED
 from lapwing.broker.failures.failures import FailureCounts
 from lapwing.broker.failures.retry import delay_after
 from lapwing.broker.settings.definitions import ChannelSettings, default_dead_topic
+from lapwing.broker.topic.cold import ColdChannel
 from lapwing.broker.topic.skips import Bookmark, Run, Runs, SkippedRuns, gaps, runs_of, union
 from lapwing.errors import CorruptChunk, CursorConflict, Exiting, OutOfRange, ReadFailed, TooManyConsumers
 from lapwing.log.segments.segment import time_of
@@ -108,6 +109,30 @@ class Channel:
         self.options = options
         self.turn = 0  # counts deliveries, so that another consumer is first each time
         self.random = Random(f"{topic.name}/{name}")
+
+    def pack(self, now: int) -> ColdChannel | None:
+        """Return the channel as a small value; None where it is in use, a message is pending, or it has to be saved."""
+        ledger, latencies = self.ledger, self.latencies
+        used = bool(self.subscriptions or self.dirty or self.ephemeral or ledger.named or self.dead is not None)
+        pending = ledger.lowest() is not None or ledger.attempts or ledger.failures.records or ledger.failures.changed
+        skips = self.ahead.count or self.finished_ahead or self.saved_ahead or self.claimed_ahead
+        measured = latencies is not None and latencies.count(now=now)
+        if used or pending or skips or measured or self.door_state or self.holds.keys() - {Hold.PAUSED}:
+            return None
+        return ColdChannel(
+            self.name, self.cursor, self.depth, self.paused, self.settings, self.bookmark, self.notes, self.counts,
+            self.message_count, self.requeue_count, self.timeout_count, self.discarded_count, self.delivered,
+        )  # fmt: skip
+
+    def unpack(self, cold: ColdChannel) -> None:
+        """Be as the channel that was packed."""
+        self.settings, self.bookmark, self.notes, self.counts = cold.settings, cold.bookmark, cold.notes, cold.counts
+        self.message_count, self.discarded_count = cold.message_count, cold.discarded_count
+        self.requeue_count, self.timeout_count = cold.requeue_count, cold.timeout_count
+        self.delivered = [*cold.delivered]
+        self.dirty = False
+        if cold.paused:
+            self.hold(Hold.PAUSED)
 
     # --- what it shows -------------------------------------------------------------------------------------------
 

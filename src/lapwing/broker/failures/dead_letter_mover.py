@@ -213,7 +213,7 @@ class DeadLetterMover:
 
     def _copied(self, channel: Channel) -> Iterator[int]:
         mark = channel.dead.mark if channel.dead is not None else None
-        target = self._broker.topics.get(mark.topic) if mark is not None else None
+        target = self._broker.find(mark.topic) if mark is not None else None
         if mark is None or target is None or target.log.identity != mark.log:
             return
         source = channel.topic

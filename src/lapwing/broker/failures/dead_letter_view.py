@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.broker.failures.dead_filter import DeadFilter
+from lapwing.broker.topic.cold import ColdChannel
 from lapwing.broker.topic.skips import Run, each_gap, runs_of
 from lapwing.errors import CorruptChunk, OutOfRange
 from lapwing.records import dataclass
@@ -85,6 +86,8 @@ def _letter(channel: Channel, sequence: int, headers: dict[str, str]) -> DeadLet
     return DeadLetter(sequence, headers, body, channel.ledger.holder_of(sequence) is not None)
 
 
-def counted(channel: Channel) -> int:
+def counted(channel: Channel | ColdChannel) -> int:
     """Return how many messages of a channel are not finished."""
+    if isinstance(channel, ColdChannel):
+        return channel.depth
     return channel.depth + channel.in_flight_count + len(channel.ledger.deferred)

@@ -1,4 +1,4 @@
-"""Keep the broker's data: save what has changed, delete what is not needed, and have idle topics take little memory."""
+"""Keep the broker's data: save what has changed, delete what is not needed, and pack the topics that nobody uses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing.broker.channel.channel import Channel
 from lapwing.broker.keeper import trimming
+from lapwing.broker.topic.cold import ColdTopic
 from lapwing.errors import LogError, ReadFailed
 from lapwing.log.catalog import ChannelEntry, TopicEntry
 
@@ -17,25 +18,21 @@ if TYPE_CHECKING:
     from lapwing.broker.topic.topic import Topic
 
 PROBING: Final = 1_000_000_000  # ns between two attempts to write to a disk that has refused
-REST: Final = 2_000_000_000  # ns without use after which a topic is made to take little memory
-SOON: Final = 250_000_000  # the same of a topic that has never rested, where there are very many such
+IDLE: Final = 2_000_000_000  # ns without use after which a topic is packed
+SOON: Final = 250_000_000  # the same of a topic that was never packed, where there are very many such
 _MANY_NEW: Final = 500
-_MOST_NEW: Final = 1000  # topics that have never rested; beyond it each new one has others rest
-_REST_AT_ONCE: Final = 25  # topics: a millisecond or two
+_MOST_NEW: Final = 1000  # topics that were never packed; beyond it each new one has others packed
+_PACKED_AT_ONCE: Final = 25  # topics: a millisecond or two
 
 
-def catalog_entry(topic: Topic) -> TopicEntry:
+def catalog_entry(topic: Topic | ColdTopic) -> TopicEntry:
     """Return what the catalog keeps of a topic."""
-    channels = [
-        ChannelEntry(channel.name, channel.paused, channel.settings)
-        for channel in topic.channels.values()
-        if not channel.ephemeral
-    ]
+    channels = [ChannelEntry(each.name, each.paused, each.settings) for each in topic.channels.values()]
     return TopicEntry(topic.name, topic.paused, channels, topic.settings)
 
 
 class Keeper:
-    """The topics that have to be saved, indexed, trimmed or made to rest, and whether the disk takes writes."""
+    """The topics that have to be saved, indexed, trimmed or packed, and whether the disk takes writes."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -44,9 +41,9 @@ class Keeper:
         self._stale: dict[Topic, None] = {}  # changed since they were saved
         self.unindexed: dict[Topic, None] = {}  # logs that were written to since the last checkpoint; for reading only
         self._trimmable: dict[Topic, None] = {}  # changed since they were trimmed
-        self._awake: dict[Topic, int] = {}  # topics that may be made to rest, and when they were used, ns
-        self._new: dict[Topic, int] = {}  # the same of topics that have never rested
-        self._unsynced_resting: dict[Topic, None] = {}  # topics at rest whose logs have something to sync
+        self._used: dict[Topic, int] = {}  # topics that may be packed, and when they were used, ns
+        self._new: dict[Topic, int] = {}  # the same of topics that were never packed
+        self._unsynced_cold: dict[str, None] = {}  # cold topics whose logs have something to sync
         self.catalog_changed = True  # since it was last saved
         self.catalog_saves = 0  # that were begun
         self._catalog_due = False  # save it at the end of this turn
@@ -67,18 +64,21 @@ class Keeper:
         """Have the log of a topic trimmed with the next trim."""
         self._trimmable[topic] = None
 
-    def note_opened(self, topic: Topic, *, at_rest: bool) -> None:
-        """Note that a topic was opened at the start, or later."""
-        if not at_rest:
-            self.unindexed[topic] = None  # messages may have been found without a record
-        elif topic.log.unsynced:
-            self._unsynced_resting[topic] = None
+    def note_opened(self, topic: Topic) -> None:
+        """Note that a topic was opened at the start, or later: it is packed unless it is in use."""
+        self.unindexed[topic] = None  # messages may have been found without a record
+        self.pack(topic, now=self._broker.now)
+
+    def note_unpacked(self, topic: Topic) -> None:
+        """Note that a cold topic is used."""
+        self._unsynced_cold.pop(topic.name, None)
+        self._used[topic] = self._broker.now
 
     def note_new(self, topic: Topic) -> None:
-        """Note that a topic was created, which may rest sooner than others.
+        """Note that a topic was created, which may be packed sooner than others.
 
-        Where topics are created faster than idle ones are made to rest, each new one has the two oldest rest: the
-        memory that very many topics in use have taken once is not returned to the system.
+        Where topics are created faster than idle ones are packed, each new one has the two oldest packed: the memory
+        that very many topics in use have taken once is not returned to the system.
         """
         if topic.ephemeral:
             return
@@ -90,12 +90,11 @@ class Keeper:
                     self.write_index(oldest, now)
                     self.save(oldest, now)
                 self._new.pop(oldest, None)
-                if not oldest.exiting:
-                    self.let_rest(oldest, now=now)
+                self.pack(oldest, now=now)
 
     def drop(self, topic: Topic) -> None:
         """Drop a topic that is deleted."""
-        for known in (self._awake, self._new, self._unsynced_resting):
+        for known in (self._used, self._new):
             known.pop(topic, None)
 
     def fail(self, error: Exception) -> None:
@@ -158,7 +157,7 @@ class Keeper:
             return  # it was saved meanwhile
         self._note_used(topic, now)
         del self.unindexed[topic]
-        if not topic.exiting and not topic.log.rests:
+        if not topic.exiting:
             try:
                 topic.log.write_index()
             except LogError as error:
@@ -241,51 +240,64 @@ class Keeper:
         self.catalog_changed = True
         self.fail(error)
 
-    # --- topics at rest ----------------------------------------------------------------------------------------
+    # --- cold topics -------------------------------------------------------------------------------------------
 
     def _note_used(self, topic: Topic, now: int) -> None:
         """Note that a topic was used, behind all that were used before."""
-        known = self._new if topic in self._new else self._awake
+        known = self._new if topic in self._new else self._used
         known.pop(topic, None)
         if not topic.exiting and not topic.ephemeral:
             known[topic] = now
 
-    def let_idle_rest(self, now: int) -> bool:
-        """Have some topics take little memory that were not used for a while; return whether there are more.
+    def pack_idle(self, now: int) -> bool:
+        """Pack some topics that were not used for a while; return whether there are more.
 
-        A topic in use takes ten times the memory of one that rests. Where very many are created they rest sooner, or
-        most would be awake at the same time.
+        A topic in use takes ten times the memory of a cold one. Where very many are created they are packed sooner, or
+        most would be in use at the same time.
         """
-        soon = SOON if len(self._new) > _MANY_NEW else REST
+        soon = SOON if len(self._new) > _MANY_NEW else IDLE
         idle = [(self._new, topic) for topic in self._unused(self._new, now - soon)]
-        idle += [(self._awake, topic) for topic in self._unused(self._awake, now - REST)]
-        for known, topic in idle[:_REST_AT_ONCE]:
+        idle += [(self._used, topic) for topic in self._unused(self._used, now - IDLE)]
+        for known, topic in idle[:_PACKED_AT_ONCE]:
             del known[topic]
-            if not topic.exiting:
-                self.let_rest(topic, now=now)
-        return len(idle) > _REST_AT_ONCE
+            if not topic.exiting and any(channel.dirty for channel in topic.channels.values()):  # as after a start
+                self.checkpoint_topic(topic, now=now)
+            self.pack(topic, now=now)
+        return len(idle) > _PACKED_AT_ONCE
 
     def _unused(self, known: dict[Topic, int], since: int) -> list[Topic]:
-        """Return topics that were not used since then, a few more than can rest at once."""
-        old = islice(takewhile(lambda each: each[1] <= since, known.items()), _REST_AT_ONCE + 1)
+        """Return topics that were not used since then, a few more than are packed at once."""
+        old = islice(takewhile(lambda each: each[1] <= since, known.items()), _PACKED_AT_ONCE + 1)
         return [topic for topic, _ in old if topic not in self.unindexed and topic not in self._stale]
 
-    def let_rest(self, topic: Topic, *, now: int) -> None:
-        """Have a topic take little memory; one that cannot is tried again later."""
-        if not topic.rest():
-            self._awake[topic] = now
-        elif topic.log.unsynced:
-            self._unsynced_resting[topic] = None
+    def pack(self, topic: Topic, *, now: int) -> None:
+        """Have a cold topic take the place of one that is not used; one that is in use is looked at again later."""
+        if topic.exiting:
+            return
+        cold = topic.pack(now)
+        if cold is None:
+            self._used[topic] = now
+            return
+        self._broker.topics[topic.name] = cold
+        for known in (self.unindexed, self._stale, self._trimmable, self._used, self._new):
+            known.pop(topic, None)
+        self.note_cold(cold)
+
+    def note_cold(self, topic: ColdTopic) -> None:
+        """Note that a topic is cold: it may have something to sync."""
+        if topic.log.unsynced:
+            self._unsynced_cold[topic.name] = None
 
     def unsynced(self) -> Iterator[Topic]:
         """Yield the topics whose logs have something to sync; the caller syncs each before it takes the next."""
-        for topic in [*self._new, *self._awake, *self.unindexed]:  # others have nothing to sync
+        for topic in [*self._new, *self._used, *self.unindexed]:  # others have nothing to sync
             if not topic.ephemeral and not topic.exiting and topic.log.unsynced:
                 yield topic
-        for topic in list(self._unsynced_resting):
-            self._unsynced_resting.pop(topic, None)
-            if not topic.exiting:
-                yield topic
+        for name in list(self._unsynced_cold):
+            if name in self._unsynced_cold and (found := self._broker.find(name)) is not None:
+                yield found
+                if found not in self.unindexed and found not in self._stale:  # nobody else has used it
+                    self.pack(found, now=self._broker.now)
 
     # --- trimming ----------------------------------------------------------------------------------------------
 
@@ -296,11 +308,14 @@ class Keeper:
         """
         broker, done = self._broker, True
         changed, self._trimmable = self._trimmable, {}
-        for topic in list(broker.topics.values()) if everywhere else changed:
-            if topic.exiting or (topic.log.rests and topic.log.has_one_segment):
+        for each in list(broker.topics.values()) if everywhere else changed:
+            if isinstance(each, ColdTopic) and each.log.has_one_segment:
+                continue
+            topic = broker.find(each.name) if isinstance(each, ColdTopic) else each
+            if topic is None or topic.exiting:
                 continue
             if not topic.ephemeral and topic not in self._new:
-                self._awake.setdefault(topic, now)
+                self._used.setdefault(topic, now)
             self.report_news(topic)
             try:
                 if not trimming.trim(topic, broker.options, now=now):
@@ -322,12 +337,10 @@ class Keeper:
     def close(self) -> None:
         """Save every topic and the catalog, and release the data path."""
         broker = self._broker
-        idle = []
-        for topic in broker.topics.values():
-            if not topic.channels and topic.rest():
-                if topic.is_plain:
-                    idle.append((topic.name, topic.store, topic.fanned_out))
-                topic.close()
+        for topic in broker.topics_in_use():
+            if not topic.channels:
+                self.pack(topic, now=broker.now)
+            if topic.exiting:
                 continue
             for channel in topic.channels.values():
                 channel.dirty = True
@@ -337,7 +350,12 @@ class Keeper:
                 topic.store.close()
             except (LogError, OSError) as error:
                 broker.report(f"topic {topic.name}: could not be saved in full: {error}")
-        broker.storage.save_resting(idle)
+        cold = [topic for topic in broker.topics.values() if isinstance(topic, ColdTopic)]
+        broker.storage.save_cold([
+            (topic.name, topic.store, topic.fanned_out)
+            for topic in cold
+            if not topic.channels and topic.leftovers is None
+        ])
         self.save_catalog()
         broker.storage.close()
 

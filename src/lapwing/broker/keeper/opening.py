@@ -9,6 +9,7 @@ from lapwing.broker.channel.channel import Channel
 from lapwing.broker.channel.holds import Hold
 from lapwing.broker.keeper import checkpoint as checkpoints
 from lapwing.broker.settings.times import show
+from lapwing.broker.topic.cold import NO_CHANNELS, NO_SETTINGS, ColdTopic
 from lapwing.broker.topic.topic import Topic
 from lapwing.errors import LogError
 from lapwing.log.catalog import TopicEntry
@@ -56,7 +57,7 @@ class Opening:
             broker.report(note)
         for name in broker.storage.names_on_disk():
             entries.setdefault(name, TopicEntry(name, False, [], {}))
-        self._open_resting(entries, now)
+        self._take_cold(entries)
         for entry in entries.values():
             if entry.name in broker.topics:
                 continue
@@ -71,18 +72,23 @@ class Opening:
         self._recover(broker.topics.keys(), now)
         broker.changes.clear()
 
-    def _open_resting(self, entries: dict[str, TopicEntry], now: int) -> None:
-        """Take over the topics that the last process saved at rest, without opening their files."""
+    def _take_cold(self, entries: dict[str, TopicEntry]) -> None:
+        """Take over the cold topics that the last process saved, without opening their files."""
         broker = self._broker
-        for saved, store in broker.storage.resting():
-            entry = entries.get(saved.name)
-            if entry is None or entry.channels or "emptied" in entry.settings or saved.name in broker.topics:
+        for name, store, fanned_out in broker.storage.load_cold():
+            entry = entries.get(name)
+            if entry is None or entry.channels or "emptied" in entry.settings or name in broker.topics:
                 continue
-            topic = Topic(saved.name, broker, store)  # the log has the same object
-            topic.resume(entry, saved.fanned_out)
-            broker.topics[saved.name] = topic
-            broker.settings.apply_topic(topic, now=now)
-            broker.keeper.note_opened(topic, at_rest=True)
+            cold = ColdTopic(
+                name,
+                store,
+                fanned_out=fanned_out,
+                paused=entry.paused,
+                settings=entry.settings or NO_SETTINGS,
+                channels=NO_CHANNELS,
+            )
+            broker.topics[name] = cold
+            broker.keeper.note_cold(cold)
 
     def open_again(self, *, now: int) -> None:
         """Try the topics that could not be opened, at growing intervals: a failing disk answers slowly."""
@@ -108,7 +114,7 @@ class Opening:
     def _recover(self, opened: Collection[str], now: int) -> None:
         """Complete the moves and redrives of dead letters that a crash has interrupted, where a topic is open now."""
         broker = self._broker
-        for topic in list(broker.topics.values()):
+        for topic in broker.topics_in_use():  # a channel that has a mark is never cold
             for channel in topic.channels.values():
                 mark = channel.dead.mark if channel.dead is not None else None
                 if topic.name in opened or (mark is not None and mark.topic in opened):
@@ -147,7 +153,7 @@ class Opening:
             channel.settings = line.settings
         broker.settings.apply_topic(topic, now=now)
         topic.fan_out(now)
-        broker.keeper.note_opened(topic, at_rest=topic.rest())
+        broker.keeper.note_opened(topic)
 
 
 def _restore_topic(topic: Topic, state: JournalState, longest: int, now: int) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lapwing import names
 from lapwing.errors import ReadFailed
 from lapwing.log import resting_file
 from lapwing.log.catalog import Catalog, TopicEntry
 from lapwing.log.clock_file import ClockFile
+from lapwing.log.cold import ColdLog
 from lapwing.log.datapath import DataPath
 from lapwing.log.disk import OpenFiles, exists
 from lapwing.log.journal.journal import Journal, PackedJournal
@@ -25,6 +26,13 @@ from lapwing.log.resting_file import RestingFile, RestingTopic
 from lapwing.log.side.sidelog import MessageStore, SideLog, side_path
 
 _MANY: Final = 1000
+
+
+class ColdStore(NamedTuple):
+    """The storage of a topic that is not used."""
+
+    log: ColdLog
+    journal: PackedJournal
 
 
 class Store:
@@ -40,9 +48,9 @@ class Store:
         """The journal of the topic; None where nothing is kept."""
         return None
 
-    def rest(self) -> bool:
-        """Take little memory until the next use; return False where something has to be written first."""
-        return False  # what is in memory alone stays there
+    def pack(self) -> ColdStore | None:
+        """Return its state, of which `Storage.unpack` makes it again; None where it is in use, or is memory."""
+        return None
 
     @abstractmethod
     def side_log(self, channel: str) -> MessageStore:
@@ -85,12 +93,16 @@ class Storage:
     def open(self, name: str) -> Store:
         """Return the storage of the topic of that name, as it was left, or new."""
 
-    def resting(self) -> Iterator[tuple[RestingTopic, Store]]:
-        """Yield topics that the last process saved at rest and nobody has touched since, with their storage."""
+    def unpack(self, name: str, cold: ColdStore) -> Store:
+        """Return the storage of a topic that was packed."""
+        raise ValueError(f"topic {name} is in memory alone, which is not packed")
+
+    def load_cold(self) -> Iterator[tuple[str, ColdStore, int]]:
+        """Yield topics that the last process saved and nobody has touched since: name, storage, `fanned_out`."""
         yield from ()
 
-    def save_resting(self, topics: Iterable[tuple[str, Store, int]]) -> None:
-        """Save topics at rest, by name and with the sequence up to which they are handed over, for a fast start."""
+    def save_cold(self, topics: Sequence[tuple[str, ColdStore, int]]) -> None:
+        """Save topics that are not used, as `load_cold` returns them, for a fast start."""
 
     def names_on_disk(self) -> list[str]:
         """Return the topics that something is kept of, in the catalog or not."""
@@ -109,46 +121,25 @@ class Storage:
 class DiskStore(Store):
     """One topic in its folder of the data path."""
 
-    __slots__ = ("_journal", "_packed", "_sides", "_sync")
+    __slots__ = ("_sides", "_sync", "journal")
 
     log: DiskLog
+    journal: Journal
 
     def __init__(self, log: DiskLog, *, sync: bool, journal: PackedJournal = ()) -> None:
         super().__init__(log)
-        self._journal: Journal | None = None  # while it is in use
-        self._packed: PackedJournal = journal  # what is known of the journal else
+        self.journal = Journal(log.directory, files=log.files, sync=sync, packed=journal)
         self._sync = sync
-        self._sides: dict[str, SideLog] | None = None  # those in use, if any
+        self._sides: dict[str, SideLog] = {}  # those in use
 
-    @property
-    def journal(self) -> Journal:
-        """The journal of the topic."""
-        if self._journal is None:
-            self._journal = Journal(self.log.directory, files=self.log.files, sync=self._sync)
-            self._journal.resume(self._packed)
-        return self._journal
-
-    def rest(self) -> bool:
-        """Take little memory until the next use; return False where something has to be written first."""
-        if self._sides:
-            return False
-        if self._journal is not None:
-            packed = self._journal.pack()
-            if packed is None:
-                return False
-            self._journal, self._packed = None, packed
-        self._sides = None
-        return self.log.rest()
-
-    @property
-    def resting_journal(self) -> PackedJournal | None:
-        """The state of a journal that is not in use; None while it is."""
-        return self._packed if self._journal is None else None
+    def pack(self) -> ColdStore | None:
+        """Return its state, of which `Storage.unpack` makes it again; None where something has to be written first."""
+        journal = None if self._sides else self.journal.pack()
+        log = None if journal is None else self.log.pack()
+        return None if journal is None or log is None else ColdStore(log, journal)
 
     def side_log(self, channel: str) -> SideLog:
         """Return the side log of a channel, made if there is none."""
-        if self._sides is None:
-            self._sides = {}
         side = self._sides.get(channel)
         if side is None:
             log = self.log
@@ -159,7 +150,7 @@ class DiskStore(Store):
         """Return whether the channel has one. Raises `ReadFailed`."""
         path = side_path(self.log.directory, channel)
         try:
-            return bool(self._sides and channel in self._sides) or exists(path)
+            return channel in self._sides or exists(path)
         except OSError as error:
             raise ReadFailed(path, 0, error) from error
 
@@ -169,25 +160,19 @@ class DiskStore(Store):
             self.journal.forget(channel)
         if self.has_side_log(channel):
             self.side_log(channel).destroy()
-            if self._sides is not None:
-                del self._sides[channel]
+            del self._sides[channel]
 
     def news(self) -> list[str]:
         """Return the notes of its files on damage and repairs since the last call."""
         found: list[str] = []
-        sources: list[DiskLog | Journal | SideLog] = [] if self.log.rests else [self.log]
-        sources += [] if self._journal is None else [self._journal]
-        for source in (*sources, *(self._sides or {}).values()):
-            notes = source.notes
+        for notes in (self.log.notes, self.journal.notes, *(side.notes for side in self._sides.values())):
             found += notes
             notes.clear()
         return found
 
     def begin_sync(self) -> Callable[[], None] | None:
         """Return a call that makes what is written survive a power loss, for any thread; None: nothing to do."""
-        log = self.log.begin_sync() if self.log.unsynced else None
-        jobs = [log, None if self._journal is None else self._journal.begin_sync()]
-        wanted = [job for job in jobs if job is not None]
+        wanted = [job for job in (self.log.begin_sync(), self.journal.begin_sync()) if job is not None]
         if not wanted:
             return None
 
@@ -200,24 +185,20 @@ class DiskStore(Store):
     def finish_sync(self, error: OSError | None) -> None:
         """Note how that call ended."""
         self.log.finish_sync(error)
-        if self._journal is not None:
-            self._journal.finish_sync(error)
+        self.journal.finish_sync(error)
 
     def close(self) -> None:
         """Write what is unwritten and give everything back; what cannot be written keeps nothing else from it."""
         with contextlib.ExitStack() as each:
-            if not self.log.rests:
-                each.callback(self.log.close)
-            if self._journal is not None:
-                each.callback(self._journal.close)
-            for side in (self._sides or {}).values():
+            each.callback(self.log.close)
+            each.callback(self.journal.close)
+            for side in self._sides.values():
                 each.callback(side.close)
 
     def destroy(self) -> None:
         """Remove all trace of the topic, which takes no room on the disk. Raises `WriteFailed`."""
-        if self._journal is not None:
-            self._journal.abandon()
-        for side in (self._sides or {}).values():
+        self.journal.abandon()
+        for side in self._sides.values():
             side.abandon()
         self.log.destroy()
 
@@ -281,36 +262,44 @@ class DiskStorage(Storage):
         directory = self._place.topic_dir(name)
         now, damaged = self._now(), self._on_corrupt
         log = DiskLog(directory, self._node, now=now, options=self._options, files=self._files, on_corrupt=damaged)
-        log.name_directory(self._place.topics, name)
         store = DiskStore(log, sync=self._options.durability == "fsync")
         for note in store.news():
             self._report(note)
         return store
 
-    def resting(self) -> Iterator[tuple[RestingTopic, Store]]:
-        """Yield topics that the last process saved at rest and nobody has touched since, with their storage."""
+    def unpack(self, name: str, cold: ColdStore) -> Store:
+        """Return the storage of a topic that was packed, without a look at its files."""
+        log = DiskLog.unpack(cold.log, self._place.topic_dir(name), self._options, self._files, self._on_corrupt)
+        return DiskStore(log, sync=self._options.durability == "fsync", journal=cold.journal)
+
+    def load_cold(self) -> Iterator[tuple[str, ColdStore, int]]:
+        """Yield topics that the last process saved and nobody has touched since: name, storage, `fanned_out`."""
         if self._options.durability == "memory":
             return
         for saved in self._resting.load(boot=self._options.boot):
-            directory = self._place.topic_dir(saved.name)
-            if resting_file.stamp(directory, saved.first, saved.end) == saved.files:
+            if resting_file.stamp(self._place.topic_dir(saved.name), saved.first, saved.end) == saved.files:
                 node = self._node if saved.node == self._node else saved.node  # one object for all topics
-                state = (node, saved.first, saved.end, saved.rows_end, saved.packed)
-                log = DiskLog.resume_resting(state, self._options, self._files, self._on_corrupt)
-                log.name_directory(self._place.topics, saved.name)
-                yield saved, DiskStore(log, sync=self._options.durability == "fsync", journal=saved.journal)
+                log = ColdLog(node, saved.first, saved.end, saved.rows_end, saved.packed)
+                yield saved.name, ColdStore(log, saved.journal), saved.fanned_out
 
-    def save_resting(self, topics: Iterable[tuple[str, Store, int]]) -> None:
-        """Save topics at rest, by name and with the sequence up to which they are handed over, for a fast start."""
-        known = list(topics)
+    def save_cold(self, topics: Sequence[tuple[str, ColdStore, int]]) -> None:
+        """Save topics that are not used, as `load_cold` returns them, for a fast start."""
         try:
-            if len(known) < self.many or not self._options.boot:
+            if len(topics) < self.many or not self._options.boot:
                 self._resting.remove()
             else:
-                found = (_resting_topic(name, store, fanned_out) for name, store, fanned_out in known)
+                found = (self._resting_topic(*topic) for topic in topics)
                 self._resting.save((each for each in found if each is not None), boot=self._options.boot)
         except OSError as error:
             self._report(f"the idle topics could not be saved for a faster start: {error}")
+
+    def _resting_topic(self, name: str, cold: ColdStore, fanned_out: int) -> RestingTopic | None:
+        """Return what is saved of a topic; None if it has to be opened by its files."""
+        log, journal = cold
+        files = resting_file.stamp(self._place.topic_dir(name), log.first, log.end)
+        if files is None or not log.has_one_segment:
+            return None
+        return RestingTopic(name, files, *log, journal, fanned_out)
 
     def names_on_disk(self) -> list[str]:
         """Return the topics that have a folder, in the catalog or not."""
@@ -337,20 +326,6 @@ class DiskStorage(Storage):
 
     def _corrupt(self, path: str, offset: int, first: int, count: int) -> None:
         self._report(f"{path}: corrupt chunk at offset {offset}: messages {first} to {first + count - 1} are set aside")
-
-
-def _resting_topic(name: str, store: Store, fanned_out: int) -> RestingTopic | None:
-    """Return what is saved of a topic at rest; None if it has to be opened by its files."""
-    if not isinstance(store, DiskStore):
-        return None
-    state, journal = store.log.resting_state, store.resting_journal
-    if state is None or journal is None:
-        return None
-    node, first, end, rows_end, packed = state
-    files = resting_file.stamp(store.log.directory, first, end)
-    if files is None:
-        return None
-    return RestingTopic(name, files, node, first, end, rows_end, packed, journal, fanned_out)
 
 
 class MemoryStorage(Storage):

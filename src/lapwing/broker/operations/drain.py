@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lapwing.broker.channel.holds import Hold
+from lapwing.broker.failures.dead_letter_view import counted
 from lapwing.records import dataclass
 
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
+    from lapwing.broker.topic.cold import ColdTopic
     from lapwing.broker.topic.topic import Topic
 
 
@@ -39,8 +41,8 @@ class Drain:
         broker = self._broker
         if self._deadline and now >= self._deadline and not self.expired:
             self.expired = True
-            for topic in broker.topics.values():
-                for channel in topic.channels.values():
+            for each in broker.topics_in_use():
+                for channel in each.channels.values():
                     channel.hold(Hold.DRAINED)
         for name, topic in broker.topics.items():
             gone = self.expired or not unfinished(topic)
@@ -54,14 +56,14 @@ class Drain:
     def end(self) -> None:
         """Take messages again."""
         broker = self._broker
-        for topic in broker.topics.values():
+        for topic in broker.topics_in_use():
             topic.set_admission()
             for channel in topic.channels.values():
                 channel.lift(Hold.DRAINED)
-            if topic.name in self.empty_topics:
-                self._announce(topic, created=True)
+        for name in self.empty_topics & broker.topics.keys():
+            self._announce(broker.topics[name], created=True)
 
-    def _announce(self, topic: Topic, *, created: bool) -> None:
+    def _announce(self, topic: Topic | ColdTopic, *, created: bool) -> None:
         changes = self._broker.changes
         if created:
             changes.append(("topic", topic.name, None, True))
@@ -83,8 +85,6 @@ class Drain:
         )
 
 
-def unfinished(topic: Topic) -> int:
+def unfinished(topic: Topic | ColdTopic) -> int:
     """Return how many messages of a topic some channel, or no channel yet, has still to deal with."""
-    return topic.depth + sum(
-        channel.depth + channel.in_flight_count + len(channel.ledger.deferred) for channel in topic.channels.values()
-    )
+    return topic.depth + sum(map(counted, topic.channels.values()))

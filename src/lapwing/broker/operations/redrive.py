@@ -229,7 +229,7 @@ class Redrives:
     def _return(
         self, dead: Channel, task: RedriveTask, topic: str, name: str, found: list[DeadLetter], now: int
     ) -> list[int]:
-        source = self._broker.topics.get(topic)
+        source = self._broker.find(topic)
         channel = source.channels.get(name) if source is not None else None
         if source is None or channel is None:
             what = f"channel {topic}/{name}" if topic else "its origin"
@@ -338,7 +338,7 @@ class Redrives:
 
         Letters in a topic that could not be opened are finished by another call, when it is open.
         """
-        for topic in list(self._broker.topics.values()):
+        for topic in self._broker.topics_in_use():  # a channel that has a link is never cold
             for channel in topic.channels.values():
                 link = channel.dead
                 if link is None:
@@ -355,7 +355,7 @@ class Redrives:
     def _finish_returned(self, key: str, done: list[int], now: int) -> bool:
         """Finish letters that came back, and save that; return whether the note of them is needed no more."""
         name, _, log = key.partition(" ")
-        topic = self._broker.topics.get(name)
+        topic = self._broker.find(name)
         if topic is None:
             return name not in self._broker.unopened
         dead = topic.channels.get(dead_letters.CHANNEL)
@@ -371,7 +371,7 @@ class Redrives:
     def _recognise(self, dead: Channel, task: RedriveTask, now: int) -> None:
         log = dead.topic.log.identity
         for name, (identity, mark) in task.marks.items():
-            topic = self._broker.topics.get(name)
+            topic = self._broker.find(name)
             if topic is None or topic.log.identity != identity:
                 continue
             done = []

@@ -260,8 +260,9 @@ class Commit:
         """Note that every part is in its log, and synced where that is asked for."""
         self._staging.finish(self.sink, self.batch)
         for name, places in list(self._broker.staged_from.items()):
-            if places.pop(self.sink, None) is not None and name in self._broker.topics:
-                self._broker.keeper.note_trimmable(self._broker.topics[name])
+            topic = self._broker.find(name) if places.pop(self.sink, None) is not None else None
+            if topic is not None:
+                self._broker.keeper.note_trimmable(topic)
             if not places:
                 del self._broker.staged_from[name]
 

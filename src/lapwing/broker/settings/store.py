@@ -17,7 +17,9 @@ from lapwing.errors import NotSaved, SettingRefused
 from lapwing.log.catalog import TopicEntry
 
 if TYPE_CHECKING:
+    from lapwing.broker.broker import Broker
     from lapwing.broker.channel.channel import Channel
+    from lapwing.broker.topic.cold import ColdChannel, ColdTopic
     from lapwing.broker.topic.topic import Topic
 
 _CHANNEL_FLAGS: Final = ("msg_timeout",)
@@ -33,9 +35,9 @@ class SettingsStore:
     sets it, the topic for a channel, the flag, the default. `save` writes the catalog and returns whether it could.
     """
 
-    def __init__(self, options: Options, topics: Mapping[str, Topic], save: Callable[[], bool]) -> None:
+    def __init__(self, options: Options, broker: Broker, save: Callable[[], bool]) -> None:
         self.policies = Policies()
-        self._topics = topics
+        self._broker = broker
         self._save = save
         self._channel_flags = _flags(options, _CHANNEL_FLAGS, settings.CHANNEL)
         self._topic_flags = _flags(options, _TOPIC_FLAGS, settings.TOPIC_LEVEL)
@@ -50,12 +52,15 @@ class SettingsStore:
 
     def of_channel(self, channel: Channel) -> ChannelSettings:
         """Return what holds for a channel."""
-        if not channel.settings and not channel.topic.settings and not len(self.policies):
+        return self._of_channel(channel.topic, channel)
+
+    def _of_channel(self, topic: Topic | ColdTopic, channel: Channel | ColdChannel) -> ChannelSettings:
+        if not channel.settings and not topic.settings and not len(self.policies):
             return self.plain_channel
-        found = settings.resolve(ChannelSettings, self._channel_layers(channel, channel.settings))
+        found = settings.resolve(ChannelSettings, self._channel_layers(topic, channel.name, channel.settings))
         return _keeping_letters(found) if channel.name == dead_letters.CHANNEL else found
 
-    def of_topic(self, topic: Topic) -> TopicSettings:
+    def of_topic(self, topic: Topic | ColdTopic) -> TopicSettings:
         """Return what holds for a topic."""
         if not topic.settings and not len(self.policies):
             return self.plain_topic
@@ -63,15 +68,16 @@ class SettingsStore:
 
     def for_names(self, topic: str, channel: str) -> ChannelSettings:
         """Return what holds, or would hold, for a channel by its name."""
-        found = self._topics[topic].channels.get(channel) if topic in self._topics else None
-        if found is not None:
-            return found.effective
+        known = self._broker.topics.get(topic)
+        found = known.channels.get(channel) if known is not None else None
+        if known is not None and found is not None:
+            return self._of_channel(known, found)
         matching = policies.layers(self.policies.of_channel(topic, channel))
         return settings.resolve(ChannelSettings, [*matching, self._channel_flags])
 
     def dedup_topics(self) -> list[str]:
         """Return names and patterns of the topics that recognise a repeated message-id, `*` if they are very many."""
-        found = [topic.name for topic in self._topics.values() if topic.dedup is not None]
+        found = [topic.name for topic in self._broker.topics.values() if topic.dedup is not None]
         for policy in self.policies.all():
             if policy.settings.get("dedup_window", "0s") != "0s" and policy.topics not in found:
                 found.append(policy.topics)
@@ -87,37 +93,40 @@ class SettingsStore:
 
     def explain_channel(self, channel: Channel) -> dict[str, Resolved]:
         """Return every setting of a channel with its value and where it comes from."""
-        found = settings.explain(ChannelSettings, self._channel_layers(channel, channel.settings))
+        return self._explain_channel(channel.topic, channel)
+
+    def _explain_channel(self, topic: Topic | ColdTopic, channel: Channel | ColdChannel) -> dict[str, Resolved]:
+        found = settings.explain(ChannelSettings, self._channel_layers(topic, channel.name, channel.settings))
         if found["dead_topic"].value is None:
-            name = settings.default_dead_topic(channel.topic.name, channel.name)
+            name = settings.default_dead_topic(topic.name, channel.name)
             found["dead_topic"] = Resolved(name, found["dead_topic"].source)
         return found
 
-    def explain_topic(self, topic: Topic) -> dict[str, Resolved]:
+    def explain_topic(self, topic: Topic | ColdTopic) -> dict[str, Resolved]:
         """Return every setting of a topic with its value and where it comes from."""
         return settings.explain(TopicSettings, self._topic_layers(topic, topic.settings))
 
-    def given_to_channel(self, channel: Channel) -> dict[str, Any]:
+    def given_to_channel(self, topic: Topic | ColdTopic, channel: Channel | ColdChannel) -> dict[str, Any]:
         """Return the settings of a channel that are not the defaults."""
-        if channel.effective is self.plain_channel:
+        if self._of_channel(topic, channel) is self.plain_channel:
             return {}
-        return {name: each.value for name, each in self.explain_channel(channel).items() if each.source != "default"}
+        explained = self._explain_channel(topic, channel).items()
+        return {name: each.value for name, each in explained if each.source != "default"}
 
-    def given_to_topic(self, topic: Topic) -> dict[str, Any]:
+    def given_to_topic(self, topic: Topic | ColdTopic) -> dict[str, Any]:
         """Return the settings of a topic that are not the defaults."""
-        if topic.effective is self.plain_topic:
+        if self.of_topic(topic) is self.plain_topic:
             return {}
         return {name: each.value for name, each in self.explain_topic(topic).items() if each.source != "default"}
 
-    def _channel_layers(self, channel: Channel, own: Own) -> list[Layer]:
-        topic = channel.topic
-        shared = {name: topic.settings[name] for name in _FROM_TOPIC if name in topic.settings}
-        matching = policies.layers(self.policies.of_channel(topic.name, channel.name))
+    def _channel_layers(self, topic: Topic | ColdTopic, name: str, own: Own) -> list[Layer]:
+        shared = {setting: topic.settings[setting] for setting in _FROM_TOPIC if setting in topic.settings}
+        matching = policies.layers(self.policies.of_channel(topic.name, name))
         # a dead-letter topic that a policy gives to all topics is not its own
-        matching = [(name, _without(values, "dead_topic", topic.name)) for name, values in matching]
+        matching = [(policy, _without(values, "dead_topic", topic.name)) for policy, values in matching]
         return [("channel", own), *matching, ("topic", shared), self._channel_flags]
 
-    def _topic_layers(self, topic: Topic, own: Mapping[str, Any]) -> list[Layer]:
+    def _topic_layers(self, topic: Topic | ColdTopic, own: Mapping[str, Any]) -> list[Layer]:
         return [("topic", own), *policies.layers(self.policies.of_topic(topic.name)), self._topic_flags]
 
     # --- changes -------------------------------------------------------------------------------------------------
@@ -126,7 +135,7 @@ class SettingsStore:
         """Change a channel's own settings; null removes one. Raises `SettingRefused` or `NotSaved`, with no change."""
         wall = now + channel.topic.skew
         own = settings.changed(settings.CHANNEL, "channel", channel.settings, changes, now=wall)
-        resolved = settings.resolve(ChannelSettings, self._channel_layers(channel, own))
+        resolved = settings.resolve(ChannelSettings, self._channel_layers(channel.topic, channel.name, own))
         settings.check_channel(resolved, topic=channel.topic.name, max_msg_timeout=self._max_msg_timeout)
         before, channel.settings = channel.settings, own
         try:
@@ -191,11 +200,11 @@ class SettingsStore:
         settings.check_topic(
             settings.resolve(TopicSettings, [("", policy.settings), self._topic_flags]), max_msg_size=self._max_msg_size
         )
-        for topic in self._topics.values():
+        for topic in self._broker.topics.values():
             for channel in topic.channels.values():
                 if policy.matches(topic.name, channel.name):
                     try:
-                        resolved = self.of_channel(channel)
+                        resolved = self._of_channel(topic, channel)
                         settings.check_channel(resolved, topic=topic.name, max_msg_timeout=self._max_msg_timeout)
                     except SettingRefused as error:
                         raise SettingRefused(f"with this policy, for {topic.name}/{channel.name}: {error}") from error
@@ -228,8 +237,8 @@ class SettingsStore:
             self.apply_channel(channel, now=now)
 
     def _apply_matching(self, changed: list[Policy], *, now: int) -> None:
-        """Put settings in force where one of the policies holds, or held before."""
-        for topic in self._topics.values():
+        """Put settings in force where one of the policies holds, or held before; cold topics get them when used."""
+        for topic in self._broker.topics_in_use():
             if any(policy.matches_topic(topic.name) for policy in changed):
                 self.apply_topic(topic, now=now)
                 continue

@@ -7,7 +7,8 @@ paused or has no channel, and a new channel begins there: the first one gets the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from lapwing.broker.settings.definitions import TopicSettings
 from lapwing.broker.topic import batch as batches
 from lapwing.broker.topic import dedup
 from lapwing.broker.topic.admission import Admission
+from lapwing.broker.topic.cold import NO_CHANNELS, NO_SETTINGS, ColdTopic, Leftovers
 from lapwing.broker.topic.dedup import DedupWindow
 from lapwing.broker.topic.deleted import DeletedRuns
 from lapwing.broker.topic.skips import EmptiedRuns, Run
@@ -39,22 +41,18 @@ if TYPE_CHECKING:
 NONE_LOST: Final = range(0)
 _NOTHING_COUNTED: Final = (0, 0)
 _NO_CHANNELS: Final[Mapping[str, Channel]] = MappingProxyType({})
-_NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
-_PARTS: Final[dict[str, Callable[[], object]]] = {
-    "deleted": DeletedRuns, "door_state": dict, "emptied": EmptiedRuns, "saved_state": dict, "waiting": list,
-}  # fmt: skip
 
 
 class Topic:
     """One topic: its log, its channels, and how far messages were handed from one to the others.
 
-    A topic that is not used can `rest`: it takes little memory then, and is as before with its next use.
+    The broker packs a topic that nobody uses. It is `exiting` then, as a deleted one: who keeps it looks it up again.
     """
 
     __slots__ = (
         "__weakref__", "_broker", "admission", "channels", "counted", "dedup", "deleted", "door_state", "dropped_count",
-        "effective", "emptied", "ephemeral", "exiting", "fanned_out", "has_extras", "held", "id_base", "inlet", "log",
-        "lost", "message_bytes", "message_count", "moved", "name", "options", "paused", "report", "saved_state",
+        "effective", "emptied", "ephemeral", "exiting", "fanned_out", "has_extras", "held", "id_base", "inlet", "kept",
+        "log", "lost", "message_bytes", "message_count", "moved", "name", "options", "paused", "report", "saved_state",
         "settings", "store", "trimmed_bytes", "waiting",
     )  # fmt: skip
 
@@ -72,53 +70,87 @@ class Topic:
         self.message_count = 0
         self.message_bytes = 0
         self.dropped_count = 0  # messages that did not fit an ephemeral topic
-        self.waiting: list[tuple[Receipt, int]]  # of this turn, with the first sequence of each
+        self.waiting: list[tuple[Receipt, int]] = []  # of this turn, with the first sequence of each
         self.has_extras = False  # whether a message that was not handed over may be deferred
         self.counted = _NOTHING_COUNTED  # messages and bytes before this turn, in case its write fails
         self.paused = False
         self.held = False  # until it is known which channels the topic begins with
+        self.kept = 0  # callers that come back to it later
         self.channels: Mapping[str, Channel] = _NO_CHANNELS
-        self.settings: Mapping[str, Any] = _NO_SETTINGS  # its own
+        self.settings: Mapping[str, Any] = NO_SETTINGS  # its own
         self.effective: TopicSettings = broker.settings.plain_topic  # what holds, with policies and flags
         self.store = store
-        self.deleted: DeletedRuns
-        self.door_state: dict[str, Any]  # JSON that a door keeps with the topic
-        self.saved_state: dict[str, Any]  # what of it is in the journal
+        self.deleted = DeletedRuns()
+        self.door_state: dict[str, Any] = {}  # JSON that a door keeps with the topic
+        self.saved_state: dict[str, Any] = {}  # what of it is in the journal
         self.report: Callable[[str], None] = broker.report
         self._broker = broker
         self.moved = False  # fanned_out has changed since it was saved
-        self.emptied: EmptiedRuns
+        self.emptied = EmptiedRuns()
         self.trimmed_bytes = 0  # twice what was left after it was last trimmed for taking much memory
         self.lost = NONE_LOST  # sequences not handed over yet that a crash took
         self.inlet: Inlet | None = None  # the way in for messages that need no look
-        self.__class__ = _TopicAtRest  # until the first publish
 
-    def rest(self) -> bool:
-        """Take little memory until the next use; return False where the topic is in use, or has something to save."""
-        used = bool(self.held or self.waiting or self.exiting or self.dedup is not None)
-        used |= any(channel.subscriptions or channel.dirty for channel in self.channels.values())
-        unsaved = self.moved or self.emptied.changed or self.deleted.changed or self.door_state != self.saved_state
-        if used or unsaved:
-            return False
+    def pack(self, now: int) -> ColdTopic | None:
+        """Return the topic as a small value; None where it is in use, or has something to save.
+
+        Nobody may use the topic itself afterwards.
+        """
+        if self.held or self.waiting or self.exiting or self.kept or self.dedup is not None:
+            return None
+        if self.log.unsynced and self.options.durability == "fsync":
+            return None  # receipts wait for it
+        if self.fanned_out < self.log.end and not self.stands_still:
+            return None  # a read has failed, and is tried again
+        if self.moved or self.emptied.changed or self.deleted.changed or self.door_state != self.saved_state:
+            return None
+        channels = {name: channel.pack(now) for name, channel in self.channels.items()}
+        cold = {name: channel for name, channel in channels.items() if channel is not None}
+        if len(cold) < len(channels):
+            return None
         self.shut_inlet()
-        if not self.store.rest():
-            return False
-        self.counted = _NOTHING_COUNTED
-        for name, part in (("deleted", self.deleted), ("emptied", self.emptied.runs), ("waiting", self.waiting)):
-            if not part:
-                delattr(self, name)
-        if not self.door_state:
-            del self.door_state, self.saved_state
-        self.__class__ = _TopicAtRest
-        return True
+        store = self.store.pack()
+        if store is None:
+            return None
+        rare = self.deleted or self.emptied.runs or self.lost or self.door_state
+        packed = ColdTopic(
+            self.name,
+            store,
+            fanned_out=self.fanned_out,
+            paused=self.paused,
+            settings=self.settings,
+            channels=cold or NO_CHANNELS,
+            message_count=self.message_count,
+            message_bytes=self.message_bytes,
+            leftovers=Leftovers(self.deleted, self.emptied, self.door_state, self.lost) if rare else None,
+        )
+        self.close()
+        return packed
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether no message was deleted, dropped or lost, and no door keeps anything with the topic."""
-        return not (self.deleted or self.emptied.runs or self.lost or self.door_state)
+    def unpack(self, cold: ColdTopic) -> None:
+        """Be as the topic that was packed."""
+        self.fanned_out, self.has_extras = cold.fanned_out, True
+        self.paused, self.settings = cold.paused, cold.settings
+        self.message_count, self.message_bytes = cold.message_count, cold.message_bytes
+        if cold.leftovers is not None:
+            self.deleted, self.emptied, self.door_state, self.lost = cold.leftovers
+            self.saved_state = dict(self.door_state)
+        for each in cold.channels.values():
+            channel = self.new_channel(each.name, cursor=each.cursor)
+            channel.unpack(each)
+            self.add_channel(channel)
 
     def __str__(self) -> str:
         return f"topic {self.name}"
+
+    @contextmanager
+    def keep(self) -> Iterator[None]:
+        """Keep the topic from being packed meanwhile, for a caller that uses it again later."""
+        self.kept += 1
+        try:
+            yield
+        finally:
+            self.kept -= 1
 
     @property
     def depth(self) -> int:
@@ -514,11 +546,6 @@ class Topic:
         if entry.settings:
             self.settings = dict(entry.settings)
 
-    def resume(self, entry: TopicEntry, fanned_out: int) -> None:
-        """Be as the last process has saved the topic at rest."""
-        self.take_over(entry)
-        self.fanned_out, self.has_extras = fanned_out, True
-
     def restore(self, state: JournalState) -> None:
         """Rebuild the topic, without its channels, from the journal; the settings of the catalog are there."""
         log = self.log
@@ -591,23 +618,3 @@ class Topic:
 
 def _is_run(run: list[object]) -> bool:
     return [*map(type, run)] == [int, int]
-
-
-class _TopicAtRest(Topic):
-    """A topic that rests. The class is another one because `__getattr__` slows every attribute of a topic in use."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            """Make a part that the topic does not have. With the first publish the topic is in use again."""
-            if name not in _PARTS:
-                raise AttributeError(name)
-            missing = [name]
-            if name == "waiting" and type(self) is _TopicAtRest:
-                self.__class__ = Topic
-                missing = [part for part in _PARTS if not hasattr(self, part)]
-            for part in missing:
-                setattr(self, part, _PARTS[part]())
-            return getattr(self, name)

@@ -51,8 +51,14 @@ class Journal:
     )  # fmt: skip
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, files: OpenFiles | None = None, sync: bool = False
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        files: OpenFiles | None = None,
+        sync: bool = False,
+        packed: PackedJournal = (),
     ) -> None:
+        """`packed` is what `pack` returned of the journal, if it was packed."""
         self.path = os.path.join(os.fspath(directory), "journal")
         self.notes: list[str] = []
         self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
@@ -64,11 +70,16 @@ class Journal:
         self._entries: list[bytes] = []  # in order
         self._latest: dict[object, bytes] = {}  # entries that a later one of the same key replaces, before the flush
         self._live: dict[object, int] = {}  # bytes that a rewrite would need, by what they are about
+        if packed:
+            known, self._version, live = packed
+            self._file.resume(known)
+            self._live = dict(live)
+            self._read = True
 
     def pack(self) -> PackedJournal | None:
         """Return what is known of the file, and give its descriptor back; None where something is to be written.
 
-        A new object that `resume` gives it to is as this one, without reading the file again.
+        A new object that gets it is as this one, without reading the file again.
         """
         known = self._file.known
         unwritten = self._entries or self._latest or self.sync_wanted
@@ -79,14 +90,6 @@ class Journal:
             return ()
         live = tuple((key, size) for key, size in self._live.items() if size)
         return shared((known, self._version, live))
-
-    def resume(self, packed: PackedJournal) -> None:
-        """Continue as the object that `pack` was called of."""
-        if packed:
-            known, self._version, live = packed
-            self._file.resume(known)
-            self._live = dict(live)
-            self._read = True
 
     def load(self, *, end: int | None = None) -> JournalState:
         """Return everything the journal knows. A damaged record is skipped, a torn one at the end cut off.

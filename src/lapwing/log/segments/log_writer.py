@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from lapwing import kernel
 from lapwing.errors import WriteFailed
 from lapwing.kernel import SPACE_CHECK
-from lapwing.log.datapath import folder
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import CHUNK_BYTES, LogOptions
 from lapwing.log.segments import reservation
@@ -23,50 +22,41 @@ class LogWriter(kernel.Tail):
     """The segments of one topic, the newest of which grows: what its `Tail` does not write with one call."""
 
     __slots__ = (
-        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_parent", "_pending_rows", "_recent_rows", "_reserved",
-        "_rows_end", "_segments", "_sync", "_topic", "_unwritten_rows", "_window", "files", "first", "notes", "options",
+        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_pending_rows", "_recent_rows", "_reserved", "_rows_end",
+        "_segments", "_sync", "_unwritten_rows", "_window", "directory", "files", "first", "notes", "options",
     )  # fmt: skip
 
     def __init__(
-        self, directory: str, segments: list[Segment], options: LogOptions, files: OpenFiles, notes: list[str]
+        self,
+        directory: str,
+        segments: list[Segment],
+        options: LogOptions,
+        files: OpenFiles,
+        notes: list[str],
+        sync: Sync | None = None,
     ) -> None:
+        """`sync` is what is synced of the segments, where that is known."""
         super().__init__()
-        self.name_directory(directory)
+        self.directory = directory
         self.options = options
         self.files = files
         self.notes = notes  # what was mended, for the operator
         self._lazy = options.durability == "memory"
-        self._set_segments(segments)
+        self._segments = segments
+        self._firsts = [segment.first for segment in segments]
         self.next = self.end = segments[-1].end if segments else 0
         self.first = self._firsts[0] if self._firsts else self.next
         self.written = self.next  # with durability "memory", what is beyond it is in the window alone
         self._reserved = False  # whether the disk knows that there may be something beyond `written`
         self._rows_end = self.next if any(segment.extras.size for segment in segments) else 0  # there are none beyond
-        self._sync = Sync(directory, files, self.end)
+        self._sync = Sync(directory, files, self.end) if sync is None else sync
         self.since_check = SPACE_CHECK
-        self._begin()
-
-    def name_directory(self, directory: str, topic: str = "") -> None:
-        """Note where the log is: in `directory`, or in the folder of `topic` there, which takes less memory."""
-        self._parent, self._topic = directory, topic
-
-    @property
-    def directory(self) -> str:
-        """The folder of the log."""
-        return os.path.join(self._parent, folder(self._topic)) if self._topic else self._parent
-
-    def _set_segments(self, segments: list[Segment]) -> None:
-        self._segments = segments
-        self._firsts = [segment.first for segment in segments]
-
-    def _begin(self) -> None:
-        """Begin with nothing in memory but what is also on disk."""
         self._window = Window(self.next)
         self._unwritten_rows: list[Rows] = []
         self._pending_rows: list[Rows] = []
         self._recent_rows = RecentRows(self.next)
-        self.forget()
         self._noted_bytes = -1  # in memory, when the files were last given their number
+        self.forget()
 
     @abstractmethod
     def shed(self) -> None:

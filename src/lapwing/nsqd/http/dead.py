@@ -14,6 +14,7 @@ from lapwing.broker.failures.dead_filter import DeadFilter
 from lapwing.broker.failures.dead_letter_view import DeadLetter
 from lapwing.broker.operations import redrive_task
 from lapwing.broker.settings import definitions as settings
+from lapwing.broker.topic.cold import ColdChannel
 from lapwing.errors import NoSuchChannel, SettingRefused
 from lapwing.net.server.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.server.requests import Request
@@ -70,7 +71,7 @@ class DeadApi:
         for name in sorted(self._broker.topics):
             channel = self._broker.topics[name].channels.get(dead_letters.CHANNEL)
             if channel is not None and _may_see(request, name):
-                link = channel.dead
+                link = None if isinstance(channel, ColdChannel) else channel.dead
                 task = link.redrive.document() if link is not None and link.redrive is not None else None
                 found.append({"topic": name, "letters": dead_letter_view.counted(channel), "redrive": task})
         return value({"topics": found})

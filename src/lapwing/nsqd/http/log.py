@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
+from lapwing.broker.topic.cold import ColdTopic
 from lapwing.broker.topic.topic import Topic
 from lapwing.errors import CorruptChunk, CursorConflict, LapwingError, OutOfRange, ReadFailed
 from lapwing.log.segments.reader import InFile
@@ -132,18 +133,24 @@ class LogApi:
         times = query.get("times") not in ("false", "0")
         wanted = query.all("topic")
         topics = self._broker.topics
-        found = [topics[name] for name in dict.fromkeys(wanted) if name in topics] if wanted else list(topics.values())
+        found = [name for name in dict.fromkeys(wanted) if name in topics] if wanted else list(topics)
         if len(found) > _MANY:
             return StreamedAnswer(200, content_type=JSON, pieces=self._offsets_in_pieces(found, at, times))
-        return value({**self._about(), "topics": [_facts(topic, at, times) for topic in found]})
+        return value({**self._about(), "topics": self._all_facts(found, at, times)})
 
-    async def _offsets_in_pieces(self, topics: list[Topic], at: int | None, times: bool) -> AsyncIterator[bytes]:
+    def _all_facts(self, topics: list[str], at: int | None, times: bool) -> list[dict[str, Any]]:
+        """Return what the log of each topic has; only to read times a topic has to be ready for use."""
+        look = self._broker.find if times or at is not None else self._broker.topics.get
+        found = (look(name) for name in topics)
+        return [_facts(topic, at, times) for topic in found if topic is not None]
+
+    async def _offsets_in_pieces(self, topics: list[str], at: int | None, times: bool) -> AsyncIterator[bytes]:
         """Yield the same answer for a few topics at a time, so that others get their turn."""
         separator = compact(self._about())[:-1] + b',"topics":['
         for start in range(0, len(topics), _AT_ONCE):
-            some = [topic for topic in topics[start : start + _AT_ONCE] if not topic.exiting]
+            some = self._all_facts(topics[start : start + _AT_ONCE], at, times)
             if some:
-                yield separator + b",".join(compact(_facts(topic, at, times)) for topic in some)
+                yield separator + b",".join(map(compact, some))
                 separator = b","
             await asyncio.sleep(0)
         yield b"]}" if separator == b"," else separator + b"]}"
@@ -190,7 +197,8 @@ class LogApi:
     async def _json(self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool) -> Answer:
         share = self._budget.take(MOST_BYTES)
         try:
-            body = await _for_people(topic, start, stop, max_bytes, share.size, headers)
+            with topic.keep():
+                body = await _for_people(topic, start, stop, max_bytes, share.size, headers)
             share.shrink(len(body))
             return StreamedAnswer(200, content_type=JSON, pieces=_whole(body, share))
         except OutOfRange as error:  # retention was faster
@@ -226,7 +234,7 @@ class LogApi:
         return StreamedAnswer(200, content_type=FRAMES, pieces=pieces())
 
     def _checked(self, index: int, name: str, log_id: str, start: int, stop: int) -> Topic:
-        topic = self._broker.topics.get(name)
+        topic = self._broker.find(name)
         if topic is None:
             raise Refused(404, "TOPIC_NOT_FOUND", index=index)
         _check_log(topic, log_id)
@@ -265,7 +273,7 @@ class LogApi:
                     raise Refused(400, "INVALID_COMMIT", index=index)
         refused: list[dict[str, Any]] = []
         for topic_name, log_id, sequence in entries:
-            topic = self._broker.topics.get(topic_name)
+            topic = self._broker.find(topic_name)
             try:
                 if topic is None:
                     raise Refused(404, "TOPIC_NOT_FOUND")
@@ -326,7 +334,7 @@ def _check_log(topic: Topic, expected: str | None) -> None:
         raise Refused(409, "LOG_ID_MISMATCH", log_id=topic.log.identity)
 
 
-def _facts(topic: Topic, at: int | None, times: bool) -> dict[str, Any]:
+def _facts(topic: Topic | ColdTopic, at: int | None, times: bool) -> dict[str, Any]:
     log = topic.log
     facts: dict[str, Any] = {
         "topic": topic.name,
@@ -339,11 +347,13 @@ def _facts(topic: Topic, at: int | None, times: bool) -> dict[str, Any]:
             for channel in topic.channels.values()
         ],
     }
+    if isinstance(topic, ColdTopic):
+        return facts
     if times:
         facts["first_timestamp"] = _time(topic, log.first)
         facts["last_timestamp"] = _time(topic, log.end - 1)
     if at is not None:
-        facts["at"] = log.at_time(at)
+        facts["at"] = topic.log.at_time(at)
     return facts
 
 
@@ -363,26 +373,27 @@ async def _whole(body: bytes, share: ReadShare) -> AsyncIterator[bytes]:
 async def _blocks(
     topic: Topic, ranges: Iterator[InFile | Parts], share: ReadShare, *, headers: bool, positions: bool
 ) -> AsyncIterator[bytes | memoryview]:
-    """Yield the bytes of each block; `share` lives as long as this does."""
-    for found in ranges:
-        if isinstance(found, InFile):
-            yield _placed(found, _extras(topic, found.first, found.first + found.count) if headers else b"")
-            await asyncio.sleep(0)  # it fills no socket's buffer, and so would never wait and let others in
-            continue
-        first, count, parts = found
-        if not parts:
-            reason = b"quarantined: different from their checksum, or in memory alone when the broker was killed"
-            yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
-            continue
-        size = sum(map(len, parts))
-        extras = _extras(topic, first, first + count) if headers else b""
-        if positions:
-            yield BLOCK.pack(MESSAGES, count, first, size, len(extras)) + _positions(parts).tobytes()
-        else:
-            yield BLOCK.pack(BARE, count, first, size, len(extras))
-        for part in parts:
-            yield part  # as it was read: no copy is made on the way to the socket
-        yield extras
+    """Yield the bytes of each block; `share` lives as long as this does, and the topic stays in use."""
+    with topic.keep():
+        for found in ranges:
+            if isinstance(found, InFile):
+                yield _placed(found, _extras(topic, found.first, found.first + found.count) if headers else b"")
+                await asyncio.sleep(0)  # it fills no socket's buffer, and so would never wait and let others in
+                continue
+            first, count, parts = found
+            if not parts:
+                reason = b"quarantined: different from their checksum, or in memory alone when the broker was killed"
+                yield BLOCK.pack(QUARANTINED, count, first, 0, len(reason)) + reason
+                continue
+            size = sum(map(len, parts))
+            extras = _extras(topic, first, first + count) if headers else b""
+            if positions:
+                yield BLOCK.pack(MESSAGES, count, first, size, len(extras)) + _positions(parts).tobytes()
+            else:
+                yield BLOCK.pack(BARE, count, first, size, len(extras))
+            for part in parts:
+                yield part  # as it was read: no copy is made on the way to the socket
+            yield extras
 
 
 def _in_files(log: TopicLog, start: int, stop: int) -> Iterator[InFile | Parts]:

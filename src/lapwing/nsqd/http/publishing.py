@@ -63,7 +63,6 @@ class Publishing:
 
     def __init__(self, broker: Broker, turn: Turn, log: Log, announcer: Peers | None = None) -> None:
         self._broker = broker
-        self._topics = broker.topics
         self._options = broker.options
         self._now = turn.clock.now
         self._schedule_flush = turn.schedule_flush
@@ -96,7 +95,7 @@ class Publishing:
         query = head.query
         raw_headers = head.header(HEADERS)
         headers = None if raw_headers is None else message_headers(raw_headers, head.header(b"content-type"))
-        topic = self._topics.get(query.get("topic", ""))
+        topic = self._broker.find(query.get("topic", ""))
         made = topic is None
         if topic is None:
             topic = self.topic(head)
@@ -114,7 +113,7 @@ class Publishing:
         head, body = request.head, request.body
         raw_headers = head.header(HEADERS)
         headers = None if raw_headers is None else message_headers(raw_headers, head.header(b"content-type"))
-        made = head.query.get("topic", "") not in self._topics
+        made = head.query.get("topic", "") not in self._broker.topics
         topic = self.topic(head)
         later = Settled()
         try:
@@ -168,7 +167,7 @@ class Publishing:
     def topic(self, head: Head) -> Topic:
         """Return the topic that a request names, created if there is none. Raises `Refused` or a `LapwingError`."""
         name = named(head, "topic", "INVALID_TOPIC")
-        found = self._topics.get(name)
+        found = self._broker.find(name)
         if found is not None:
             return found
         try:

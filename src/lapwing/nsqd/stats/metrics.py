@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from lapwing.broker import stats
 from lapwing.broker.broker import Broker
 from lapwing.broker.stats import ChannelStats, HolderStats, TopicStats
+from lapwing.broker.topic.cold import ColdChannel
 from lapwing.errors import LogError
 from lapwing.net.server import prometheus
 from lapwing.net.server.answers import Answer, Refused, StreamedAnswer
@@ -268,7 +269,10 @@ class Metrics:
 
     def _age(self, topic: str, channel: str) -> float:
         try:
-            return stats.oldest_age(self._broker.topics[topic].channels[channel], now=self._now()) / _SECOND
+            known = self._broker.topics[topic].channels[channel]
+            if isinstance(known, ColdChannel) and not known.depth:
+                return 0.0
+            return stats.oldest_age(self._broker.existing_channel(topic, channel), now=self._now()) / _SECOND
         except LogError:
             return nan  # that part of the log is quarantined: nobody knows how old it is
 

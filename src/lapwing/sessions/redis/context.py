@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from lapwing import names
 from lapwing.broker.broker import Broker
+from lapwing.broker.topic.cold import ColdTopic
 from lapwing.broker.topic.topic import Topic
 from lapwing.errors import LapwingError, LogError
 from lapwing.records import dataclass
@@ -98,7 +99,7 @@ class RedisContext:
         if stream is not None and not stream.topic.exiting:
             return stream
         name = keys.topic_of(key, database)
-        topic = self.broker.topics.get(name) if name is not None else None
+        topic = self.broker.find(name) if name is not None else None
         return None if topic is None else self._remember(key, database, topic)
 
     def create(self, key: bytes, database: int) -> Stream:
@@ -195,7 +196,7 @@ class RedisContext:
                 if session.wait is not None and any(each in claimable for each in session.wait.channels):
                     session.try_again(now)
 
-    def streams(self, database: int) -> Iterator[tuple[bytes, Topic]]:
+    def streams(self, database: int) -> Iterator[tuple[bytes, Topic | ColdTopic]]:
         """Yield the keys of a database, with their topics; lapwing's own topics are left out."""
         for name, topic in self.broker.topics.items():
             if names.own(name):

@@ -1,4 +1,4 @@
-"""Topics that nobody uses rest, and a node with very many of them starts fast: it does not open their files."""
+"""Topics that nobody uses are packed, and a node with very many of them starts fast: it does not open their files."""
 
 from pathlib import Path
 
@@ -6,6 +6,12 @@ import pytest
 
 from lapwing.broker.keeper import keeper, storage
 from lapwing.broker.keeper.opening import Opening
+from lapwing.broker.settings import policies
+from lapwing.broker.stats import topic_stats
+from lapwing.broker.topic import batch
+from lapwing.broker.topic.cold import ColdTopic
+from lapwing.broker.topic.receipt import NO_RECEIPT
+from lapwing.errors import Draining, Exiting, MessageTooBig
 from lapwing.log import resting_file
 from play import SECOND, Stage
 
@@ -19,7 +25,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sync(stage: Stage) -> None:
-    for topic in stage.broker.topics.values():
+    for topic in stage.broker.topics_in_use():
         job = topic.store.begin_sync()
         if job is not None:
             job()
@@ -27,20 +33,20 @@ def sync(stage: Stage) -> None:
 
 
 def idle(path: Path) -> Stage:
-    """Return a node with topics of one message each, which rest."""
+    """Return a node with topics of one message each, which are cold."""
     stage = Stage(path)
     for name in NAMES:
         stage.client().publish(name.encode(), topic=name)
     stage.checkpoint()
     sync(stage)
-    stage.now += keeper.REST
+    stage.now += keeper.IDLE
     stage.checkpoint()
-    assert resting(stage) == NAMES
+    assert cold(stage) == NAMES
     return stage
 
 
-def resting(stage: Stage) -> list[str]:
-    return [name for name, topic in stage.broker.topics.items() if topic.log.rests]
+def cold(stage: Stage) -> list[str]:
+    return [name for name, topic in stage.broker.topics.items() if isinstance(topic, ColdTopic)]
 
 
 def received(stage: Stage, topic: str) -> list[bytes]:
@@ -50,7 +56,7 @@ def received(stage: Stage, topic: str) -> list[bytes]:
 # --- while it runs -------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_rests_takes_messages_and_delivers_them(tmp_path: Path) -> None:
+def test_a_cold_topic_takes_messages_and_delivers_them(tmp_path: Path) -> None:
     stage = idle(tmp_path)
     stage.client().publish(b"more", topic="t0")
 
@@ -58,40 +64,30 @@ def test_a_topic_that_rests_takes_messages_and_delivers_them(tmp_path: Path) -> 
     assert received(stage, "t1") == [b"t1"]
 
 
-def test_a_topic_in_use_finds_its_attributes_without_a_hook_that_slows_them(tmp_path: Path) -> None:
-    stage = idle(tmp_path)
-    topic = stage.broker.topics["t0"]
-    assert [hasattr(type(part), "__getattr__") for part in (topic, topic.log)] == [True, True]
-    stage.client().publish(b"more", topic="t0")
-
-    assert [hasattr(type(part), "__getattr__") for part in (topic, topic.log)] == [False, False]
-    assert (topic.deleted.total, topic.emptied.runs, topic.door_state, topic.saved_state) == (0, [], {}, {})
-
-
-def test_a_topic_with_a_consumer_does_not_rest_and_one_to_sync_is_remembered(tmp_path: Path) -> None:
+def test_a_topic_with_a_consumer_is_not_packed_and_one_to_sync_is_remembered(tmp_path: Path) -> None:
     stage = idle(tmp_path)
     stage.consumer(topic="t0")
     stage.client().publish(b"more", topic="t1")
     for _ in range(3):
         stage.checkpoint()
-        stage.now += keeper.REST
+        stage.now += keeper.IDLE
 
-    assert resting(stage) == ["t1", "t2", "t3", "t4"]
-    assert [topic.name for topic in stage.broker.keeper._unsynced_resting] == ["t1"]
+    assert cold(stage) == ["t1", "t2", "t3", "t4"]
+    assert [*stage.broker.keeper._unsynced_cold] == ["t1"]
 
 
-def test_a_topic_that_was_read_rests_again(tmp_path: Path) -> None:
+def test_a_topic_that_was_read_is_packed_again(tmp_path: Path) -> None:
     stage = idle(tmp_path)
-    assert stage.broker.topics["t2"].log.frame(0).endswith(b"t2")
-    assert "t2" not in resting(stage)
+    assert stage.broker.existing("t2").log.frame(0).endswith(b"t2")
+    assert "t2" not in cold(stage)
     stage.checkpoint(trim=True)
-    stage.now += keeper.REST
+    stage.now += keeper.IDLE
     stage.checkpoint()
 
-    assert resting(stage) == NAMES
+    assert cold(stage) == NAMES
 
 
-def test_very_many_new_topics_rest_sooner_and_once_used_again_as_late_as_others(tmp_path: Path) -> None:
+def test_very_many_new_topics_are_packed_sooner_and_once_used_again_as_late_as_others(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     client = stage.client()
     names = [f"t{number}" for number in range(700)]
@@ -101,32 +97,32 @@ def test_very_many_new_topics_rest_sooner_and_once_used_again_as_late_as_others(
     stage.now += keeper.SOON
     client.publish(b"y", topic="t7")
     stage.checkpoint()
-    while stage.broker.keeper.let_idle_rest(stage.now):
+    while stage.broker.keeper.pack_idle(stage.now):
         pass
 
-    assert resting(stage) == [name for name in names[:201] if name != "t7"]
+    assert cold(stage) == [name for name in names[:201] if name != "t7"]
     client.publish(b"y", topic="t8")
     stage.checkpoint()
-    stage.now += keeper.REST - 1
+    stage.now += keeper.IDLE - 1
     stage.checkpoint()
-    assert "t8" not in resting(stage)
+    assert "t8" not in cold(stage)
     stage.now += 1
-    while stage.broker.keeper.let_idle_rest(stage.now):
+    while stage.broker.keeper.pack_idle(stage.now):
         pass
-    assert resting(stage) == names
+    assert cold(stage) == names
 
 
-def test_few_new_topics_do_not_rest_sooner(tmp_path: Path) -> None:
+def test_few_new_topics_are_not_packed_sooner(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.client().publish(b"x", topic="t")
     stage.checkpoint()
-    stage.now += keeper.REST - 1
+    stage.now += keeper.IDLE - 1
     stage.checkpoint()
 
-    assert resting(stage) == []
+    assert cold(stage) == []
 
 
-def test_a_resting_topic_with_a_channel_keeps_what_is_pending(tmp_path: Path) -> None:
+def test_a_topic_with_pending_messages_is_not_packed(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     consumer = stage.consumer(ready=1)
     for body in (b"a", b"b", b"c"):
@@ -135,17 +131,109 @@ def test_a_resting_topic_with_a_channel_keeps_what_is_pending(tmp_path: Path) ->
     stage.broker.leave(stage.channel(), next(iter(stage.channel().subscriptions)), now=stage.now)
     stage.checkpoint()
     sync(stage)
-    stage.now += keeper.REST
+    stage.now += keeper.IDLE
     stage.pass_time(SECOND)
     stage.checkpoint()
-    stage.now += keeper.REST
+    stage.now += keeper.IDLE
     stage.checkpoint()
-    assert resting(stage) == ["t"]
 
+    assert cold(stage) == []
     assert sorted(stage.consumer().received()) == [0, 1, 2]
 
 
-def test_a_topic_that_is_deleted_while_it_rests_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cold_channel_keeps_its_place_its_counts_and_its_settings(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    consumer = stage.consumer()
+    for body in (b"a", b"b", b"c"):
+        stage.client().publish(body)
+    consumer.requeue(0)
+    stage.commit()
+    consumer.finish(0, 1, 2)
+    stage.broker.settings.change_channel(stage.channel(), {"max_attempts": 7}, now=stage.now)
+    stage.broker.leave(stage.channel(), next(iter(stage.channel().subscriptions)), now=stage.now)
+    stage.client().publish(b"d")
+    stage.broker.pause_channel("t", "c", True)
+    before = topic_stats(stage.broker, now=stage.now)
+    for _ in range(3):
+        stage.checkpoint()
+        sync(stage)
+        stage.now += keeper.IDLE
+    assert cold(stage) == ["t"]
+
+    assert topic_stats(stage.broker, now=stage.now) == before
+    assert cold(stage) == ["t"]
+    stage.broker.pause_channel("t", "c", False)
+    assert cold(stage) == []
+    assert stage.channel().effective.max_attempts == 7
+    stage.broker.pause_channel("t", "c", True)
+    assert topic_stats(stage.broker, now=stage.now) == before
+    stage.broker.pause_channel("t", "c", False)
+    assert stage.consumer().received() == [3]
+
+
+def test_who_keeps_a_topic_that_was_packed_finds_that_it_is_gone(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.client().publish(b"a")
+    stage.broker.existing("t").create_channel("c", now=stage.now)
+    topic, channel = stage.broker.existing("t"), stage.channel()
+    for _ in range(3):
+        stage.checkpoint()
+        stage.now += keeper.IDLE
+    assert cold(stage) == ["t"]
+
+    assert (topic.exiting, channel.exiting) == (True, True)
+    with pytest.raises(Exiting):
+        topic.append(batch.single(topic, b"b", now=stage.now), NO_RECEIPT, now=stage.now)
+    assert stage.consumer().received() == [0]
+
+
+def test_a_topic_is_not_packed_while_a_caller_keeps_it(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.client().publish(b"a")
+    with stage.broker.existing("t").keep():
+        for _ in range(3):
+            stage.checkpoint()
+            stage.now += keeper.IDLE
+        assert cold(stage) == []
+    stage.checkpoint()
+
+    assert cold(stage) == ["t"]
+
+
+def test_a_policy_and_a_drain_hold_for_topics_that_were_cold(tmp_path: Path) -> None:
+    stage = idle(tmp_path)
+    policy = policies.parse("p", {"topics": "t*", "settings": {"max_msg_size": 5}})
+    stage.broker.settings.put_policy(policy, now=stage.now)
+    stage.broker.begin_drain(now=stage.now)
+    topic = stage.broker.existing("t1")
+    with pytest.raises(Draining):
+        topic.append(batch.single(topic, b"b", now=stage.now), NO_RECEIPT, now=stage.now)
+    stage.broker.end_drain()
+    topic = stage.broker.existing("t2")
+
+    with pytest.raises(MessageTooBig):
+        topic.append(batch.single(topic, b"larger", now=stage.now), NO_RECEIPT, now=stage.now)
+
+
+def test_a_cold_topic_keeps_what_was_deleted_and_what_a_door_keeps(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    for body in (b"a", b"b", b"c"):
+        stage.client().publish(body)
+    topic = stage.broker.existing("t")
+    topic.delete(0, 2)
+    topic.door_state["last"] = 7
+    topic.changed()
+    for _ in range(3):
+        stage.checkpoint()
+        stage.now += keeper.IDLE
+    assert cold(stage) == ["t"]
+
+    topic = stage.broker.existing("t")
+    assert (topic.deleted.runs(), topic.door_state, topic.saved_state) == ([(0, 2)], {"last": 7}, {"last": 7})
+    assert stage.consumer().received() == [2]
+
+
+def test_a_cold_topic_that_is_deleted_leaves_nothing(tmp_path: Path) -> None:
     stage = idle(tmp_path)
     stage.broker.delete_topic("t3")
     stage.client().publish(b"again", topic="t3")
@@ -162,18 +250,17 @@ def test_after_a_clean_stop_topics_are_there_without_opening_their_files(
 ) -> None:
     stage = idle(tmp_path)
     stage.broker.pause_topic("t4", True, now=stage.now)
-    identity = stage.broker.topics["t0"].log.identity
-    stage.broker.topics["t0"].rest()
+    identity = stage.broker.existing("t0").log.identity
     with monkeypatch.context() as patch:
         patch.setattr(Opening, "_open", None)
         stage.restart()
-    assert resting(stage) == NAMES
-    assert stage.broker.topics["t4"].paused
+    assert cold(stage) == NAMES
+    assert stage.broker.existing("t4").paused
     assert [topic.depth for topic in stage.broker.topics.values()] == [1] * 5
     stage.client().publish(b"more", topic="t0")
 
     assert received(stage, "t0") == [b"t0", b"more"]
-    assert stage.broker.topics["t0"].log.identity == identity
+    assert stage.broker.existing("t0").log.identity == identity
 
 
 @pytest.mark.usefixtures("few")
@@ -185,7 +272,7 @@ def test_a_topic_that_was_used_before_a_kill_is_opened_by_its_files(tmp_path: Pa
     stage.checkpoint()
     stage.kill()
 
-    assert set(resting(stage)) >= {"t2", "t3", "t4"}
+    assert set(cold(stage)) >= {"t2", "t3", "t4"}
     assert received(stage, "t0") == [b"t0", b"more"]
     assert received(stage, "t1") == []
     assert received(stage, "t2") == [b"t2"]
@@ -284,7 +371,7 @@ def test_topics_that_are_created_without_end_do_not_pile_up_in_memory(tmp_path: 
     for number in range(1300):
         client.publish(b"%d" % number, topic=f"t{number}")
 
-    awake = len(stage.broker.topics) - len(resting(stage))
+    awake = len(stage.broker.topics) - len(cold(stage))
     assert awake <= 1001
     assert received(stage, "t0") == [b"0"]
     stage.kill()

@@ -1,4 +1,4 @@
-"""A log that rests takes little memory, and is afterwards as if it never had."""
+"""A log that is packed takes little memory, and is afterwards as if it never had been."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.log import resting
+from lapwing.log import cold
 from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions, RetentionLimits
@@ -46,11 +46,17 @@ def sync(log: DiskLog) -> None:
         log.finish_sync(None)
 
 
-def history(directory: Path, seed: int, *, rests: bool) -> tuple[list[bytes], dict[str, bytes], int]:
-    """Publish, read, delete, close and open at random, resting between all that or never; return what is left."""
+def again(log: DiskLog) -> DiskLog | None:
+    """Return a log that was packed and unpacked; None when it cannot be packed."""
+    packed = log.pack()
+    return None if packed is None else DiskLog.unpack(packed, log.directory, OPTIONS, log.files)
+
+
+def history(directory: Path, seed: int, *, packs: bool) -> tuple[list[bytes], dict[str, bytes], int]:
+    """Publish, read, delete, close and open at random, packed between all that or never; return what is left."""
     chance = random.Random(seed)
     log = DiskLog(directory, NODE, options=OPTIONS)
-    reader, read, rested = log.reader(0), [], 0
+    reader, read, packed = log.reader(0), [], 0
     for step in range(60):
         match chance.randrange(8):
             case 0:
@@ -76,96 +82,98 @@ def history(directory: Path, seed: int, *, rests: bool) -> tuple[list[bytes], di
         log.write_index()
         if step % 3:
             sync(log)
-        if rests:
-            rested += log.rest()
-            assert log.rests
+        if packs:
+            unpacked = again(log)
+            assert unpacked is not None
+            log, packed = unpacked, packed + 1
+            reader = log.reader(reader.sequence)
     read += bodies(log)
     sizes = (log.bytes, log.first, log.end, log.unsynced)
     log.close()
     files = {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "identity"}
-    return [b"".join(read), repr(sizes).encode()], files, rested
+    return [b"".join(read), repr(sizes).encode()], files, packed
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_log_that_rests_between_all_calls_does_what_another_does(tmp_path: Path, seed: int) -> None:
-    plain = history(tmp_path / "plain", seed, rests=False)
-    rested = history(tmp_path / "rested", seed, rests=True)
+def test_a_log_that_is_packed_between_all_calls_does_what_another_does(tmp_path: Path, seed: int) -> None:
+    plain = history(tmp_path / "plain", seed, packs=False)
+    packed = history(tmp_path / "packed", seed, packs=True)
 
-    assert rested[2] == 60
-    assert rested[:2] == plain[:2]
+    assert packed[2] == 60
+    assert packed[:2] == plain[:2]
 
 
-def test_a_resting_log_knows_its_numbers_and_keeps_its_identity(tmp_path: Path) -> None:
+def test_a_packed_log_knows_its_numbers_and_keeps_its_identity(tmp_path: Path) -> None:
     files = OpenFiles()
     log = DiskLog(tmp_path, NODE, options=OPTIONS, files=files)
     publish(log, [b"a", b"b"])
     log.write_index()
     sync(log)
-    before = (log.bytes, log.first, log.next, log.end, log.has_one_segment)
-    identity = log.identity
-    assert log.rest()
+    packed = log.pack()
+    assert packed is not None
 
-    assert (log.bytes, log.first, log.next, log.end, log.has_one_segment) == before
-    assert (log.rests, log.unsynced, len(files)) == (True, False, 0)
-    assert log.identity == identity
-    assert not log.rests
+    assert (packed.bytes, packed.first, packed.next, packed.end) == (log.bytes, log.first, log.next, log.end)
+    assert (packed.identity, packed.has_one_segment, packed.unsynced, len(files)) == (log.identity, True, False, 0)
 
 
-def test_a_log_with_sequences_beyond_32_bits_rests(tmp_path: Path) -> None:
+def test_a_log_with_sequences_beyond_32_bits_is_packed(tmp_path: Path) -> None:
     log = DiskLog(tmp_path, NODE, options=OPTIONS)
     publish(log, [b"a"])
     log.write_index()
-    packed = resting.pack(log.identity, log._segments, log._sync)
+    packed = cold.pack(log.identity, log._segments, log._sync)
     for segment in log._segments:
         segment.synced_extras = 1 << 32
-    large = resting.pack(log.identity, log._segments, log._sync)
+    large = cold.pack(log.identity, log._segments, log._sync)
     assert packed is not None
     assert large is not None
 
     assert len(packed) < len(large)
     for state, expected in ((packed, 0), (large, 1 << 32)):
-        identity, segments, sync = resting.unpack(state, str(tmp_path), log.files, OPTIONS)
-        assert (identity, sync.needed, resting.bytes_of(state)) == (log.identity, True, log.bytes)
+        identity, segments, sync = cold.unpack(state, str(tmp_path), log.files, OPTIONS)
+        assert (identity, sync.needed) == (log.identity, True)
+        assert cold.ColdLog(0, 0, 1, 0, state).bytes == log.bytes
         assert [(each.first, each.end, each.synced_extras, each.last) for each in segments] == [
             (0, 1, expected, log._segments[0].last)
         ]
 
 
-def test_a_log_does_not_rest_with_something_to_write_or_while_it_is_synced(tmp_path: Path) -> None:
+def test_a_log_is_not_packed_with_something_to_write_or_while_it_is_synced(tmp_path: Path) -> None:
     log = DiskLog(tmp_path, NODE, options=OPTIONS)
     append(log, [b"a"])
-    assert not log.rest()
+    assert log.pack() is None
     log.flush()
     log.write_index()
-    assert log.rest()
+    log = again(log) or log
     publish(log, [b"b"])
-    assert not log.rest()
+    assert log.pack() is None
     job = log.begin_sync()
-    assert not log.rest()
+    assert log.pack() is None
     assert job is not None
     job()
-    assert not log.rest()
+    assert log.pack() is None
     log.finish_sync(None)
 
-    assert log.rest()
-    assert bodies(log) == [b"a", b"b"]
+    unpacked = again(log)
+    assert unpacked is not None
+    assert bodies(unpacked) == [b"a", b"b"]
 
 
-def test_a_log_that_rests_before_it_is_synced_is_synced_later(tmp_path: Path) -> None:
+def test_a_log_that_is_packed_before_it_is_synced_is_synced_later(tmp_path: Path) -> None:
     disk = Noting()
     log = DiskLog(tmp_path, NODE, options=OPTIONS, files=OpenFiles(disk))
     publish(log, [b"a"])
     log.write_index()
-    assert log.rest()
-    assert (log.unsynced, log.rests) == (True, True)
-    sync(log)
+    unpacked = again(log)
+    assert unpacked is not None
+    assert unpacked.unsynced
+    sync(unpacked)
 
     assert {".log", ".idx"} <= {path[-4:] for path in disk.synced}
     assert str(tmp_path) in disk.synced
-    assert (log.unsynced, log.synced) == (False, 1)
+    assert (unpacked.unsynced, unpacked.synced) == (False, 1)
 
 
-def test_a_log_does_not_rest_after_a_sync_that_failed(tmp_path: Path) -> None:
+def test_a_log_is_not_packed_after_a_sync_that_failed(tmp_path: Path) -> None:
     log = DiskLog(tmp_path, NODE, options=OPTIONS)
     publish(log, [b"a"])
     job = log.begin_sync()
@@ -173,14 +181,14 @@ def test_a_log_does_not_rest_after_a_sync_that_failed(tmp_path: Path) -> None:
     job()
     log.finish_sync(OSError(5, "Input/output error"))
 
-    assert not log.rest()
+    assert log.pack() is None
 
 
-def test_with_durability_memory_a_log_never_rests(tmp_path: Path) -> None:
+def test_with_durability_memory_a_log_is_never_packed(tmp_path: Path) -> None:
     log = DiskLog(tmp_path, NODE, options=LogOptions(durability="memory", boot=7))
     publish(log, [b"a"])
 
-    assert not log.rest()
+    assert log.pack() is None
 
 
 def test_a_journal_goes_on_where_it_was_without_reading_the_file(tmp_path: Path) -> None:
@@ -194,8 +202,7 @@ def test_a_journal_goes_on_where_it_was_without_reading_the_file(tmp_path: Path)
     journal.flush()
     packed = journal.pack()
     assert packed is not None
-    journal = Journal(tmp_path, files=files)
-    journal.resume(packed)
+    journal = Journal(tmp_path, files=files, packed=packed)
     disk.broken = True
     journal.fanned_out(8)
     journal.flush()

@@ -1,12 +1,12 @@
 """The state of a log that nobody uses, in few bytes: its segments, and what of them is synced.
 
-A node may have very many topics, of which few are in use. An open log is two dozen objects; packed it is one, from
-which the same objects are made again without the disk. Nothing is packed that is only in memory.
+A node may have very many topics, of which few are in use. An open log is two dozen objects; packed it is one value,
+from which the same objects are made again without the disk. Nothing is packed that is only in memory.
 """
 
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import LogOptions
@@ -22,6 +22,47 @@ _CHUNK: Final = 64
 _SMALL_END: Final = 1 << 32
 _UNSYNCED, _NAMES, _SEVERAL, _SMALL = 1, 2, 4, 8  # flags of the head; small: the second form of the numbers
 _DIRTY, _BOOT, _LAST = 1, 2, 4  # flags of a segment
+
+
+class ColdLog(NamedTuple):
+    """A log that is not used."""
+
+    node: int
+    first: int
+    end: int
+    rows_end: int
+    packed: bytes
+
+    @property
+    def next(self) -> int:
+        """The sequence that the next message gets."""
+        return self.end
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of frames in all segments."""
+        size: int = _SUMS[self._is_small].unpack_from(self.packed, _HEAD.size)[0]
+        return size
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something would not survive a power loss."""
+        return bool(self.packed[0] & _UNSYNCED)
+
+    @property
+    def has_one_segment(self) -> bool:
+        """Whether nothing can be deleted, as only the segment is left that is written to."""
+        return not self.packed[0] & _SEVERAL
+
+    @property
+    def identity(self) -> str:
+        """The 16 hex digits that another log of the same topic does not have."""
+        start = _HEAD.size + _SUMS[self._is_small].size
+        return self.packed[start : start + self.packed[1]].decode()
+
+    @property
+    def _is_small(self) -> bool:
+        return bool(self.packed[0] & _SMALL)
 
 
 def pack(identity: str, segments: Sequence[Segment], sync: Sync) -> bytes | None:
@@ -51,30 +92,11 @@ def pack(identity: str, segments: Sequence[Segment], sync: Sync) -> bytes | None
     return b"".join(parts)
 
 
-def bytes_of(packed: bytes) -> int:
-    """Return the bytes of frames in a log."""
-    size: int = _SUMS[_is_small(packed)].unpack_from(packed, _HEAD.size)[0]
-    return size
-
-
-def is_unsynced(packed: bytes) -> bool:
-    """Return whether something of a log would not survive a power loss."""
-    return bool(packed[0] & _UNSYNCED)
-
-
-def _is_small(packed: bytes) -> bool:
-    return bool(packed[0] & _SMALL)
-
-
-def has_several(packed: bytes) -> bool:
-    """Return whether a log has more than one segment."""
-    return bool(packed[0] & _SEVERAL)
-
-
 def unpack(packed: bytes, directory: str, files: OpenFiles, options: LogOptions) -> tuple[str, list[Segment], Sync]:
     """Return what was packed: the identity, the segments, and what of them is synced."""
     head, length = _HEAD.unpack_from(packed)
-    sums, form = _SUMS[_is_small(packed)], _SEGMENT[_is_small(packed)]
+    small = bool(head & _SMALL)
+    sums, form = _SUMS[small], _SEGMENT[small]
     _, reached, target = sums.unpack_from(packed, _HEAD.size)
     at = _HEAD.size + sums.size + length
     identity = packed[at - length : at].decode()
