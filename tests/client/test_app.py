@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -261,6 +262,33 @@ async def test_an_app_without_settings_needs_no_http_api_and_runs_twice():
 
         assert nsqd.said(c.Pub) == [c.Pub("other", b'{"a":1}')] * 2
     assert entered == ["in", "out", "in", "out"]
+
+
+async def test_the_first_publish_may_be_one_that_does_not_wait(daemon):
+    app = App(daemon.tcp)
+    async with app:
+        await asyncio.gather(*(app.producer.submit("submitted", {"id": number}) for number in range(3)))
+
+    async with Admin(daemon.http) as admin:
+        assert (await admin.stats()).topics["submitted"].messages == 3
+
+
+def test_an_app_runs_in_any_thread_and_ends_from_any(daemon):
+    begun = threading.Event()
+
+    @contextlib.asynccontextmanager
+    async def setup(started: App) -> Any:
+        begun.set()
+        yield
+
+    app = App(daemon.tcp, setup=setup)
+    thread = threading.Thread(target=app.run, daemon=True)
+    thread.start()
+    assert begun.wait(60)
+    app.exit()
+    thread.join(60)
+
+    assert not thread.is_alive()
 
 
 async def test_a_server_without_settings_is_consumed_with_a_warning(caplog):

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -198,6 +199,7 @@ class App:
         if self._running is not None:
             raise ClientError("the app runs already")
         async with AsyncExitStack() as running:
+            self._loop = asyncio.get_running_loop()
             self._producer, self._exit = producer, asyncio.Event()
             running.callback(self._forget)
             if self._setup is not None:
@@ -220,9 +222,10 @@ class App:
             await running.aclose()
 
     def exit(self) -> None:
-        """Have `run` return; a handler may call it."""
-        if self._exit is not None:
-            self._exit.set()
+        """Have `run` return; a handler may call it, in any thread."""
+        exit_wanted = self._exit
+        if exit_wanted is not None:
+            self._loop.call_soon_threadsafe(exit_wanted.set)
 
     async def __aenter__(self) -> "App":
         await self.start()
@@ -240,6 +243,8 @@ class App:
     def run(self) -> None:
         """Run until SIGTERM, Ctrl-C or `exit()`; handlers finish first, and a second signal cancels them.
 
+        Only the main thread gets signals: in another one `exit()` ends it.
+
         Log lines go to stderr unless the program has set up logging.
         """
         if not logging.getLogger().handlers:
@@ -253,7 +258,8 @@ class App:
     async def _run(self) -> None:
         loop, this = asyncio.get_running_loop(), asyncio.current_task()
         assert this is not None
-        signals = (signal.SIGINT, signal.SIGTERM)
+        main = threading.current_thread() is threading.main_thread()
+        signals = (signal.SIGINT, signal.SIGTERM) if main else ()
         ended = False
 
         def end(number: signal.Signals) -> None:

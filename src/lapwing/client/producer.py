@@ -66,15 +66,21 @@ class Producer:
     async def _begin(self) -> None:
         if self._stopped or self._stopping:
             raise Stopped("the producer was stopped; create a new one")
-        if self._starting is None:
-            self._loop = asyncio.get_running_loop()
-            self._starting = asyncio.create_task(self._queue.start(), name="lapwing-producer-start")
-        self._check_loop()
-        starting = self._starting
+        starting = self._connecting()
         await asyncio.wait([starting])  # not `await starting`: a cancelled caller must not cancel it
         if starting.cancelled():
             raise Stopped("the producer was stopped while it was starting")
         starting.result()
+
+    def _connecting(self) -> "asyncio.Task[None]":
+        """Return the task that connects; it is begun by the first use."""
+        if self._starting is None:
+            if asyncio._get_running_loop() is None:
+                raise ClientError("no event loop runs here: SyncProducer is for code that blocks, and for threads")
+            self._loop = asyncio.get_running_loop()
+            self._starting = asyncio.create_task(self._queue.start(), name="lapwing-producer-start")
+        self._check_loop()
+        return self._starting
 
     async def _begin_within(self, timeout: float | None) -> None:
         seconds = self.options.publish_timeout if timeout is None else timeout
@@ -151,7 +157,7 @@ class Producer:
         timeout: float | None = None,
         context: Mapping[str, str] | None = None,
     ) -> asyncio.Future[None]:
-        """Publish without waiting; the future is done when nsqd has confirmed. The producer must be started.
+        """Publish without waiting; the future is done when nsqd has confirmed.
 
         `context` are further headers, which a plain NSQ server does not get.
         """
@@ -290,9 +296,7 @@ class Producer:
     def _check(self, topic: str) -> None:
         if self._stopping:
             raise Stopped("the producer was stopped; create a new one")
-        if self._starting is None:
-            raise ClientError("the producer is not started: use `async with`, or await start() first")
-        self._check_loop()
+        self._connecting()
         if topic not in self._known:
             check_name("topic", topic)
             self._known.add(topic)
