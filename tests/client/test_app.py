@@ -256,6 +256,8 @@ async def test_an_app_without_settings_needs_no_http_api_and_runs_twice():
                 await asyncio.wait_for(seen.wait(), 60)
                 with pytest.raises(ClientError, match="runs already"):
                     await app.start()
+                with pytest.raises(ClientError, match="late/c: the app runs already"):
+                    app.consumer("late", "c")
                 await app.publish("other", {"a": 1})  # a plain server gets no content-type
             seen.clear()
             await nsqd.until(lambda: not nsqd.live)

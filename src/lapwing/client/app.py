@@ -149,6 +149,8 @@ class App:
 
         `settings` are those of the channel (`max_attempts`, `retry_first` and so on), applied when it is consumed.
         """
+        if self._producer is not None:
+            raise ClientError(f"{topic}/{channel}: the app runs already, and its consumers have begun")
         check_name("topic", topic)
         check_name("channel", channel)
         if any((each.topic, each.channel) == (topic, channel) for each in self.declared):
@@ -191,7 +193,7 @@ class App:
                 self.consumers.append(_AppConsumer(declared, self._keeper, self._nsqd, self._lookupd))
             await asyncio.gather(*(consumer.start() for consumer in self.consumers))
         for consumer in self.consumers:
-            log.info("consuming %s/%s from %s", consumer.topic, consumer.channel, ", ".join(consumer.connections))
+            log.info("consuming %s/%s from %s", consumer.topic, consumer.channel, ", ".join(consumer.connections) or "no nsqd yet")
 
     @contextlib.asynccontextmanager
     async def _started(self, producer: Producer) -> AsyncIterator[AsyncExitStack]:
