@@ -193,7 +193,8 @@ class App:
                 self.consumers.append(_AppConsumer(declared, self._keeper, self._nsqd, self._lookupd))
             await asyncio.gather(*(consumer.start() for consumer in self.consumers))
         for consumer in self.consumers:
-            log.info("consuming %s/%s from %s", consumer.topic, consumer.channel, ", ".join(consumer.connections) or "no nsqd yet")
+            where = ", ".join(consumer.connections) or "no nsqd yet"
+            log.info("consuming %s/%s from %s", consumer.topic, consumer.channel, where)
 
     @contextlib.asynccontextmanager
     async def _started(self, producer: Producer) -> AsyncIterator[AsyncExitStack]:
