@@ -11,6 +11,7 @@ from commanding import PROGRAM, environment, lapwing
 from pairing import NUMBERS, Pair
 
 from daemons import until
+from lapwing import SyncAdmin
 from lapwing.cli import shared
 from lapwing.client.http import DaemonHttp
 
@@ -29,6 +30,15 @@ def test_a_topic_is_created_paused_and_deleted_on_every_node_and_each_is_named(p
     assert paused == [True]
     assert [(each["ok"], each["error"]) for each in deleted] == [(True, "")] * 2
     assert pair.names(name) == []
+
+
+def test_a_topic_that_only_nsqlookupd_knows_is_deleted_there(pair: Pair) -> None:
+    with SyncAdmin(lookupd=pair.lookupd.http) as admin:
+        admin.register("ahead")
+    said = pair.run("topic", "delete", "ahead", "--yes")
+
+    assert said == "topic ahead is deleted in nsqlookupd; no nsqd had it\n"
+    assert "knows a topic 'ahead'" in pair.run("topic", "delete", "ahead", "--yes", code=1)
 
 
 def test_one_node_can_be_chosen(pair: Pair) -> None:

@@ -79,7 +79,7 @@ def destroy(action: str, done: str, topic: str, channel: str, flags: ChangeFlags
         return f"{counts.waiting:,} messages waiting, {counts.channels} channels, {counts.consumers} consumers"
 
     def confirmed(plan: "Results[Counts]") -> bool:
-        places = administer.plan_lines(plan, held)
+        places = administer.plan_lines(plan, held) or "  no nsqd has it, only nsqlookupd knows it"
         administer.confirm(f"This will {action} {name}:\n{places}\nContinue?", yes=flags.yes)
         return True
 
@@ -93,4 +93,6 @@ def destroy(action: str, done: str, topic: str, channel: str, flags: ChangeFlags
         return change(topic, channel, confirm=confirmed)
 
     results: Results[Any] = administer.carry_out(flags, work)  # counts, if a node refuses to count
+    if not results and not flags.as_json:
+        shared.warn(f"{name} is {done} in nsqlookupd; no nsqd had it")
     administer.report(results, lambda each: done if each is None else held(each), as_json=flags.as_json)

@@ -674,8 +674,8 @@ class Admin:
             if error.errors and all("TOPIC_NOT_FOUND" in each for each in error.errors):
                 raise NothingThere(f"no nsqlookupd knows a topic {topic!r}") from error
             raise
-        if only_known and not found.value and not found.errors:
-            return _Nodes([])
+        if only_known and not found.value:
+            return _Nodes([], found.errors)
         return self._chosen(found, f"no nsqd has a topic {topic!r}")
 
     def _chosen(self, found: Found[list[Node]], nothing: str) -> _Nodes:
