@@ -1,5 +1,6 @@
 """Redrive: dead letters come back into the channel that gave them up, once, whatever happens on the way."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from failing import configure, failures, letters, reject
 from lapwing import kernel
 from lapwing.broker.failures import dead_filter
-from lapwing.broker.operations import claims, redrive_task, seek
+from lapwing.broker.operations import claims, redrive, redrive_task, seek
 from lapwing.broker.operations.redrive_task import CANCELLED, DONE, RUNNING, RedriveTask
 from lapwing.broker.settings.definitions import Rate
 from lapwing.errors import SettingRefused, WriteFailed
@@ -769,3 +770,25 @@ def test_a_letter_that_is_too_large_for_the_topic_is_skipped(stage: Stage):
     assert [body for _, _, body in consumer.take()[0]] == [b"small", b"little"]
     assert sum(task.skipped.values()) == 1
     assert next(iter(task.skipped)).startswith("larger than the 1000 bytes that topic t takes")
+
+
+def test_a_step_writes_no_more_when_very_many_messages_are_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(redrive, "STEP", 10)
+    stage = Stage(tmp_path)
+    consumer = buried(stage, 400)
+    consumer.finish(400)
+    stage.broker.leave(stage.channel(), consumer.subscription, now=stage.now)
+    stage.checkpoint()
+    start(stage)
+    journal = tmp_path / "topics" / "t-t" / "journal"
+    sizes = [journal.stat().st_size]
+    for _ in range(40):
+        stage.broker.redrives.step(now=stage.now)
+        sizes.append(journal.stat().st_size)
+
+    steps = [after - before for before, after in pairwise(sizes)]
+    assert max(steps[1:]) <= 2 * steps[1], steps
+    stage.kill()
+    stage.pass_time(0)
+    assert (run(stage).redriven, waiting(stage)) == (400, 0)
+    assert sorted(stage.consumer(ready=500).received()) == list(range(400))

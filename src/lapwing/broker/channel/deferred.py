@@ -68,6 +68,11 @@ class Deferred:
             self._added[sequence] = until
         self._order.add(until, sequence)
 
+    def note_saved(self, sequences: Iterable[int]) -> None:
+        """Note that the journal has messages as deferred that are not here: it is to drop them with the next save."""
+        if self._journaled:
+            self._removed.extend(sequences)
+
     def remove(self, sequence: int) -> bool:
         """Take one message out before its time; return whether it was here."""
         row = self._rows.pop(sequence)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.channel.channel import LATEST, Channel
@@ -35,8 +35,7 @@ def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
         deliveries = ledger.deliveries
         deferrals = [(each, min(due, LATEST), deliveries(each)) for each, due in added.items()]
         journal.deferred(channel.name, deferrals, [])
-    if ledger.failures.records or ledger.failures.changed:
-        journal.failures(channel.name, *ledger.failures.changes())
+    _save_failures(channel, journal)
     for key, value in notes.changed(channel):
         journal.note(channel.name, key, value)
     unfinished = [*ledger.ready, *ledger.alone]
@@ -58,6 +57,28 @@ def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     if now is not None:
         count = len(unfinished) + sum(len(holder.in_flight) for holder in ledger.named.values())
         channel.quiet_until = now + count * SAVING
+
+
+def save_returned(channel: Channel, sequences: Sequence[int], *, now: int, sync: bool) -> None:
+    """Save that messages are ready again, without all the others that are unfinished. Raises `WriteFailed`.
+
+    The journal has them as finished, below the cursor; until the channel is saved again, as deferred ones that are due.
+    """
+    journal, ledger = channel.topic.store.journal, channel.ledger
+    if journal is None or channel.ephemeral:
+        return
+    journal.deferred(channel.name, [(each, now, ledger.deliveries(each)) for each in sequences], [])
+    ledger.deferred.note_saved(sequences)
+    _save_failures(channel, journal)
+    for key, value in notes.changed_by_return(channel):
+        journal.note(channel.name, key, value)
+    journal.flush(sync=sync)
+
+
+def _save_failures(channel: Channel, journal: Journal) -> None:
+    failures = channel.ledger.failures
+    if failures.records or failures.changed:
+        journal.failures(channel.name, *failures.changes())
 
 
 def _save_holders(channel: Channel, journal: Journal) -> None:

@@ -31,15 +31,26 @@ _DOUBT: Final = "doubt"
 
 def changed(channel: Channel) -> Iterator[tuple[str, bytes]]:
     """Yield the notes of a channel that are not as the journal has them, by key."""
-    found = {_BOOKMARK: _encoded(asdict(channel.bookmark) if channel.bookmark is not None else None)}
+    yield from changed_by_return(channel)
     until = channel.holds.get(Hold.DOUBTFUL)
-    found[_DOUBT] = _encoded({"until": until} if until is not None else None)
+    found = {_DOUBT: _encoded({"until": until} if until is not None else None)}
     link = channel.dead
     if link is not None:
         channel.topic.mover.update_mark(channel)
         found[_DEAD] = _encoded(asdict(link.mark) if link.mark is not None else None)
         found[_REDRIVE] = redrive_task.encode(link.redrive)
-        found[_RETURNED] = _encoded(link.returned)
+    yield from _changed(channel, found)
+
+
+def changed_by_return(channel: Channel) -> Iterator[tuple[str, bytes]]:
+    """Yield those of them that change when dead letters are returned."""
+    found = {_BOOKMARK: _encoded(asdict(channel.bookmark) if channel.bookmark is not None else None)}
+    if channel.dead is not None:
+        found[_RETURNED] = _encoded(channel.dead.returned)
+    yield from _changed(channel, found)
+
+
+def _changed(channel: Channel, found: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     for key, note in found.items():
         if note != channel.notes.get(key, b""):
             channel.notes[key] = note

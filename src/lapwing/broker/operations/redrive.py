@@ -21,6 +21,7 @@ from lapwing.broker.channel.delivery_limits import TokenBucket
 from lapwing.broker.failures import dead_letter_view, dead_letters, overflow
 from lapwing.broker.failures.dead_filter import DeadFilter
 from lapwing.broker.failures.dead_letter_view import DeadLetter
+from lapwing.broker.keeper import checkpoint
 from lapwing.broker.operations import seek
 from lapwing.broker.operations.redrive_task import CANCELLED, DONE, NOWHERE, RUNNING, TOPIC, RedriveTask
 from lapwing.broker.settings import definitions as settings
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from lapwing.broker.topic.topic import Topic
 
 STEP: Final = 200  # letters looked at in one step, at least
-_SPREAD: Final = 100  # one more for so many finished runs or unfinished messages, as a step writes all of them
+_SPREAD: Final = 100  # one more for so many finished runs, as a step writes all of them
 _MOST_STEP: Final = 2000
 _RETRY: Final = 1_000_000_000  # ns before a step that the disk refused is tried again
 _SETTLING: Final = 5_000_000  # ns between two looks at whether publishes are synced
@@ -71,7 +72,6 @@ class Redrives:
         self._again: dict[str, int] = {}  # when a task that had to wait is tried again, ns
         self._settling: dict[str, int] = {}  # publishes of a task that are not written yet
         self._returned: dict[Channel, set[str]] = {}  # notes that can be dropped when letters are finished
-        self._written: dict[str, int] = {}  # unfinished messages of the channels that the last step of a task wrote
 
     # --- starting and ending -----------------------------------------------------------------------------------
 
@@ -147,8 +147,7 @@ class Redrives:
         return due
 
     def _step(self, channel: Channel, task: RedriveTask, now: int) -> int:
-        written = self._written.pop(channel.topic.name, 0) + len(channel.finished_ahead.runs)
-        step = min(STEP + written // _SPREAD, _MOST_STEP)
+        step = min(STEP + len(channel.finished_ahead.runs) // _SPREAD, _MOST_STEP)
         most = step if not task.limit else min(step, task.limit - task.redriven)
         if most <= 0:
             return self._end(channel, task, now)
@@ -255,6 +254,7 @@ class Redrives:
     ) -> list[int]:
         """Return letters to their channel, and note that in its journal. Raises `LogError`, with no change."""
         returned = return_letters(channel, found, edited=task.edited, now=now)
+        sync = self._broker.options.durability == "fsync"
         done = [letter.sequence for letter in found]
         log = dead.topic.log.identity
         key = f"{dead.topic.name} {log}"
@@ -264,13 +264,15 @@ class Redrives:
         link.returned[key] = before + done
         self._returned.setdefault(channel, set()).add(key)
         try:
-            self._save(channel, now=now, sync=True)
+            if len(returned) == len(found) and _saved_as_finished(channel, dead, done):
+                checkpoint.save_returned(channel, returned, now=now, sync=sync)
+            else:
+                channel.save(now=now, sync=sync)
         except LogError:
             channel.finish(returned, now=now)
             link.returned[key], channel.bookmark = before, bookmark
             raise
         channel.counts.redriven += len(returned)
-        self._written[dead.topic.name] = self._written.get(dead.topic.name, 0) + len(channel.ledger.ready)
         return done
 
     def _forget_returned(self, dead: Channel) -> None:
@@ -389,12 +391,11 @@ def return_letters(channel: Channel, found: list[DeadLetter], *, edited: bytes |
     redrive, the body goes into the side log. Raises `WriteFailed`.
     """
     topic, ledger = channel.topic, channel.ledger
-    unfinished = set(ledger.sequences())
     kept: list[tuple[int, bytes]] = []
     wanted: dict[int, Mapping[str, str]] = {}
     for letter in found:
         sequence = _sequence(topic, letter)
-        there = sequence in unfinished or _is_ahead(channel, sequence)
+        there = sequence in ledger or _is_ahead(channel, sequence)
         if there and not channel.is_gone(sequence):
             continue
         if not there:
@@ -476,6 +477,13 @@ def _returnable(
         else:
             usable.append(letter)
     return usable, kept
+
+
+def _saved_as_finished(channel: Channel, dead: Channel, letters: list[int]) -> bool:
+    """Return whether the journal of a channel has the messages of these letters as finished, below its cursor."""
+    mark = channel.dead_link().mark
+    known = mark is not None and (mark.topic, mark.log) == (dead.topic.name, dead.topic.log.identity)
+    return known and mark is not None and max(letters) < mark.next and not channel.saved_ahead
 
 
 def _sequence(topic: Topic, letter: DeadLetter) -> int:
