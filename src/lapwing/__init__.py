@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lapwing.client.admin import Admin, LetterFilter
-    from lapwing.client.admin_results import NodesFailed
+    from lapwing.client.admin_results import NodesFailed, SeveralNodes
     from lapwing.client.app import App
-    from lapwing.client.cluster_client import NothingThere
+    from lapwing.client.cluster_client import NoSuchNode, NothingThere, UpstreamFailed
     from lapwing.client.consumer import Consumer, ConsumerStats
     from lapwing.client.errors import (
         ClientError,
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
         Stopped,
         Unreachable,
     )
+    from lapwing.client.http import CallFailed
     from lapwing.client.inbox import RequestTimeout
-    from lapwing.client.log_reader import LogMessage, LogReader, NoLog
+    from lapwing.client.log_reader import LogMessage, LogReader, NoLog, NoTopic
     from lapwing.client.message import Hold, Message, Reject, Requeue
     from lapwing.client.options import ClientOptions
     from lapwing.client.producer import Producer
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Admin",
     "App",
+    "CallFailed",
     "ClientError",
     "ClientOptions",
     "ConfigError",
@@ -48,6 +50,8 @@ __all__ = [
     "LogReader",
     "Message",
     "NoLog",
+    "NoSuchNode",
+    "NoTopic",
     "NodesFailed",
     "NothingThere",
     "Producer",
@@ -57,25 +61,28 @@ __all__ = [
     "Reject",
     "RequestTimeout",
     "Requeue",
+    "SeveralNodes",
     "Stopped",
     "SyncAdmin",
     "SyncConsumer",
     "SyncProducer",
     "Unreachable",
+    "UpstreamFailed",
     "__version__",
 ]
 
 _MODULES = {
     "lapwing.client.admin": ("Admin", "LetterFilter"),
-    "lapwing.client.admin_results": ("NodesFailed",),
+    "lapwing.client.admin_results": ("NodesFailed", "SeveralNodes"),
     "lapwing.client.app": ("App",),
-    "lapwing.client.cluster_client": ("NothingThere",),
+    "lapwing.client.cluster_client": ("NoSuchNode", "NothingThere", "UpstreamFailed"),
     "lapwing.client.consumer": ("Consumer", "ConsumerStats"),
     "lapwing.client.errors": (
         "ClientError", "ConnectionLost", "PublishFailed", "PublishTimeout", "Refused", "Stopped", "Unreachable",
     ),
+    "lapwing.client.http": ("CallFailed",),
     "lapwing.client.inbox": ("RequestTimeout",),
-    "lapwing.client.log_reader": ("LogMessage", "LogReader", "NoLog"),
+    "lapwing.client.log_reader": ("LogMessage", "LogReader", "NoLog", "NoTopic"),
     "lapwing.client.message": ("Hold", "Message", "Reject", "Requeue"),
     "lapwing.client.options": ("ClientOptions",),
     "lapwing.client.producer": ("Producer",),
