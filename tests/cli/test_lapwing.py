@@ -80,7 +80,7 @@ def test_closed_standard_streams_lead_nowhere(command: str, closed: str) -> None
 
 def test_a_query_without_an_archive_fails_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lapwing.spark.session.local_session", lambda name: pytest.fail("Spark starts"))
-    said = lapwing("sql", "select 1", "--archive", str(tmp_path), code=2).stderr
+    said = lapwing("sql", "select 1", "--engine", "spark", "--archive", str(tmp_path), code=2).stderr
 
     assert said.startswith(f"lapwing: {tmp_path}: no archive is there; `lapwing pipeline run archive` writes one")
 
@@ -89,9 +89,11 @@ def test_a_query_with_a_mistake_fails_before_anything_of_spark_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lapwing.cli.pipeline.spark_needed", lambda: pytest.fail("Spark is loaded"))
-    said = lapwing("sql", "selct 1", "--archive", str(tmp_path), code=2).stderr
+    spark = lapwing("sql", "selct 1", "--engine", "spark", "--archive", str(tmp_path), code=2).stderr
+    duckdb = lapwing("sql", "selct 1", "--archive", str(tmp_path), code=2).stderr
 
-    assert said.startswith("lapwing: sql: line 1: selct is no statement of SQL; did you mean select?")
+    assert spark.startswith("lapwing: sql: line 1: selct is no statement of SQL; did you mean select?")
+    assert duckdb.startswith('lapwing: sql: syntax error at or near "selct"')
 
 
 def test_an_unknown_command_is_a_usage_error_that_helps() -> None:

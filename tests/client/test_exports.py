@@ -24,5 +24,6 @@ def test_every_error_of_the_client_is_exported():
     modules = [import_module(f"lapwing.client.{each.name}") for each in iter_modules(lapwing.client.__path__)]
     kinds = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     errors = {kind.__name__ for kind in kinds if issubclass(kind, LapwingError) and kind.__name__[0] != "_"}
+    translated = {"ProtocolError", "HttpFailed"}  # of other rooms: the client raises an error of its own for each
 
-    assert errors - set(lapwing.__all__) == set()
+    assert errors - set(lapwing.__all__) == translated

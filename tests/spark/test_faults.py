@@ -288,8 +288,8 @@ def test_a_node_that_has_left_nsqlookupd_keeps_its_place_and_is_logged_as_away(s
         restarted.latestOffset(end, restarted.getDefaultReadLimit())
 
     assert [end["orders"][node]["sequence"] for node in ("1", "2")] == [1, 0]
-    assert f"{brokers[1].address} is away, its messages wait" in caplog.text
-    assert "topic orders, node 2: no broker that is known has it; its messages wait" in caplog.text
+    # once by each reader: the second knows the address from the checkpoint, although nsqlookupd has forgotten it
+    assert caplog.text.count(f"{brokers[1].address} is away, its messages wait") == 2
 
 
 # --- writing
