@@ -23,6 +23,7 @@ cdef class Receiver:
     cdef list finish(self):
         """Carry out what was taken; return the connections that have answers, each followed by its bytes.
 
-        `stays` says then whether nobody else has to be told of it, so that more may be received at once.
+        A connection for which that failed is followed by the error, and ends; the others have their answers. `stays`
+        says then whether nobody else has to be told of it, so that more may be received at once.
         """
         return []

@@ -280,17 +280,24 @@ cdef class Round:
                 if not tail.put():
                     tail.flush()
             except Exception as error:  # of this topic alone, whatever it is
-                if tail.next != tail.end:
-                    tail.take_back()
                 inlet._error = error
                 self._failed.append(error)
                 self._healing = True
+                if tail.next != tail.end:
+                    self.take_back(tail)
                 continue
             topic.message_count += tail.end - inlet._first
             topic.message_bytes += inlet._bytes
             if not tail.noted or topic.channels or inlet.name in self.watched or self._healing:
                 tail.noted, self._healing = True, False
                 self._grown.append(topic)
+
+    cdef take_back(self, Tail tail):
+        """Have a log forget what could not be written. Where it cannot, the next write has it too, without an answer."""
+        try:
+            tail.take_back()
+        except Exception as error:
+            self._failed.append(error)
 
 
 cdef class Finishes:
@@ -574,46 +581,40 @@ cdef class NsqIntake(Receiver):
 
     cdef list finish(self):
         cdef list answers = [], notes = self._notes
-        cdef int64_t messages, commands, ok = 0
+        cdef int64_t messages, commands, now, ok = 0
         cdef Inlet inlet
         cdef bint failed = False
-        self._round.write()
         if notes:
             self._notes = []
-            if self._waits:
-                self.wait_with(notes)
-            else:
-                now = steady() + self._round._offset
-                current = None
-                for owner, inlet, word, messages, commands, _ in notes:
-                    if owner is not current:
-                        if ok:
-                            answers += (current, OKS[ok] if ok < MOST_OKS else OK * ok)
-                        current, ok, failed = owner, 0, False
-                        owner.timer.last_command = now
-                    if failed:
-                        continue  # the connection ends with the first error
+        self._round.write()
+        if notes:
+            now, current = steady() + self._round._offset, None
+            for owner, inlet, word, messages, commands, first in notes:
+                if owner is not current:
+                    if ok:
+                        answers += (current, OKS[ok] if ok < MOST_OKS else OK * ok)
+                    current, ok, failed = owner, 0, False
+                if failed:
+                    continue  # the connection ends with the first error
+                try:
                     if inlet._error is not None:
                         failed = True
                         self._failures.append((owner, word, inlet._error))
-                        continue
-                    counts = <dict>owner.published
-                    before = counts.get(inlet.name)
-                    counts[inlet.name] = messages if before is None else before + messages
-                    ok += commands
-                if ok:
-                    answers += (current, OKS[ok] if ok < MOST_OKS else OK * ok)
+                    elif self._waits:
+                        self._waiting.append((owner, inlet.topic, word, messages, commands, first))
+                    else:
+                        owner.timer.last_command = now
+                        counts = <dict>owner.published
+                        before = counts.get(inlet.name)
+                        counts[inlet.name] = messages if before is None else before + messages
+                        ok += commands
+                except Exception as error:  # of this connection alone, whatever it is
+                    failed, ok = True, 0
+                    answers += (owner, error)
+            if ok:
+                answers += (current, OKS[ok] if ok < MOST_OKS else OK * ok)
         self.stays = not self._failures and not self._ran and not self._waiting and self._round.quiet()
         return answers
-
-    cdef wait_with(self, list notes):
-        """Keep what is to be answered after a sync."""
-        cdef Inlet inlet
-        for owner, inlet, word, messages, commands, first in notes:
-            if inlet._error is None:
-                self._waiting.append((owner, inlet.topic, word, messages, commands, first))
-            else:
-                self._failures.append((owner, word, inlet._error))
 
 
 cdef class StreamInlet:
@@ -733,24 +734,34 @@ cdef class RedisIntake(Receiver):
         cdef list answers = [], notes = self._notes, replies = []
         cdef int64_t milliseconds, first, count, number
         cdef Inlet inlet
+        cdef bint failed = False
         cdef uint8_t reply[ID_REPLY]
         cdef uint8_t *end
+        if notes:
+            self._notes = []
         self._round.write()
         if notes:
-            self._notes, current, now = [], None, steady() + self._round._offset
+            current, now = None, steady() + self._round._offset
             for owner, inlet, milliseconds, first, count in notes:
                 if owner is not current:
                     if replies:
                         answers += (current, replies[0] if len(replies) == 1 else b"".join(replies))
-                    current, replies = owner, []
-                    owner.peer.active, owner.peer.command = now, "xadd"
-                self.commands += count
-                if inlet._error is not None:
-                    replies.append(<bytes>self._refusal(inlet._error) * count)
+                    current, replies, failed = owner, [], False
+                if failed:
                     continue
-                for number in range(first, first + count):
-                    end = put_id(reply, <uint64_t>milliseconds, <uint64_t>number)
-                    replies.append(PyBytes_FromStringAndSize(<char *>reply, end - reply))
-            answers += (current, replies[0] if len(replies) == 1 else b"".join(replies))
+                try:
+                    owner.peer.active, owner.peer.command = now, "xadd"
+                    self.commands += count
+                    if inlet._error is not None:
+                        replies.append(<bytes>self._refusal(inlet._error) * count)
+                        continue
+                    for number in range(first, first + count):
+                        end = put_id(reply, <uint64_t>milliseconds, <uint64_t>number)
+                        replies.append(PyBytes_FromStringAndSize(<char *>reply, end - reply))
+                except Exception as error:  # of this connection alone, whatever it is
+                    failed, replies = True, []
+                    answers += (owner, error)
+            if replies:
+                answers += (current, replies[0] if len(replies) == 1 else b"".join(replies))
         self.stays = self._round.quiet()
         return answers

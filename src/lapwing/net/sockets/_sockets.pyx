@@ -135,7 +135,7 @@ cdef class SocketSet:
         its receiver raised; None where the socket has room to write again. One call takes at most `LIMIT` bytes from a socket, unless receivers
         take all that comes, and then goes on for no longer than `STAY`.
         """
-        cdef list found = [], used
+        cdef list found = [], used, givers
         cdef int64_t began = 0, now
         cdef bint patient = True
         cdef Receiver receiver
@@ -145,11 +145,17 @@ cdef class SocketSet:
                 return found
             PyErr_SetFromErrno(OSError)
         while count > 0:
-            used = []
-            self._receive(count, found, used)
+            used, givers = [], []
+            self._receive(count, found, used, givers)
             for receiver in used:
-                self._answer(receiver.finish())
-                patient = patient and receiver.stays
+                try:
+                    answers = receiver.finish()
+                except Exception as error:  # it is not known what is answered: all that it took from end
+                    patient = False
+                    found += [(owner, error) for owner in givers if owner.receiver is receiver]
+                else:
+                    self._answer(answers, found)
+                    patient = patient and receiver.stays
             now = steady()
             began = began or now
             if found or not used or not patient or now - began > STAY:
@@ -185,21 +191,25 @@ cdef class SocketSet:
                 count = lapwing_epoll_wait(self._epoll, self._events, MOST, PAUSE)
         return count
 
-    cdef int _answer(self, list answers) except -1:
-        """Send answers, each behind its owner."""
+    cdef int _answer(self, list answers, list found) except -1:
+        """Send answers, each behind its owner; what fails for one connection ends it alone."""
         cdef Py_ssize_t at, size
         cdef ssize_t sent
         cdef bytes answer
         for at in range(0, len(answers), 2):
-            owner, answer = answers[at], <bytes>answers[at + 1]
-            size = PyBytes_GET_SIZE(answer)
-            sent = c_send(owner.fd, PyBytes_AS_STRING(answer), size, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent != size:
-                owner.write(answer[max(sent, 0):])
+            owner, what = answers[at], answers[at + 1]
+            try:
+                answer = <bytes?>what
+                size = PyBytes_GET_SIZE(answer)
+                sent = c_send(owner.fd, PyBytes_AS_STRING(answer), size, MSG_DONTWAIT | MSG_NOSIGNAL)
+                if sent != size:
+                    owner.write(answer[max(sent, 0):])
+            except Exception as error:
+                found.append((owner, what if isinstance(what, Exception) else error))
         return 0
 
-    cdef int _receive(self, int count, list found, list used) except -1:
-        """Receive from `count` sockets, and note the receivers that got something."""
+    cdef int _receive(self, int count, list found, list used, list givers) except -1:
+        """Receive from `count` sockets, and note the receivers that took something, and of whom."""
         cdef int number, fd
         cdef ssize_t size, taken
         cdef uint32_t events
@@ -223,8 +233,10 @@ cdef class SocketSet:
                             taken = receiver.take(owner, self._buffer, size)
                         except Exception as error:  # such as want of memory: it ends this connection alone
                             taken, failure = size, error
-                        if taken and receiver not in used:
-                            used.append(receiver)
+                        if taken:
+                            givers.append(owner)
+                            if receiver not in used:
+                                used.append(receiver)
                         if failure is not None:
                             found.append((owner, failure))
                         if taken == size:

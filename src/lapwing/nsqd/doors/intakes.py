@@ -67,33 +67,36 @@ class Intakes:
                 except Exception as error:  # of this topic alone, whatever it is
                     broker.fail(_unexpected(error))
         nsq = self.nsq
-        for transport, word, refusal in nsq.failures():
-            connection = cast("Connection", transport.get_protocol())
-            connection.publish_failed(word, refusal if isinstance(refusal, LapwingError) else _unexpected(refusal))
-        if self.waits:
-            self._await_sync()
-        for finishes in nsq.ran():
-            self._finish(finishes)
-
-    def _finish(self, finishes: Finishes) -> None:
-        """Carry out the FINs that this round has brought for one channel."""
-        now = self._begun
         transport: PolledTransport
-        for block, transport in zip(*finishes.take(), strict=True):
-            connection: Connection = transport.get_protocol()  # type: ignore[assignment]  # it has `finishes`
+        for transport, topic, word, messages, commands, first in nsq.waiting():
             try:
-                connection.finished(block, now)
-            except Exception as error:  # as for what a protocol receives: it ends this connection alone
-                context = {"message": "FINs could not be carried out", "exception": error, "transport": transport}
-                asyncio.get_running_loop().call_exception_handler(context)
-                transport.abort()
+                slot = _connection(transport).await_sync(topic, word, messages, commands)
+                broker.work.sync(topic, [(slot, first)])
+            except Exception as error:
+                _end(transport, error)
+        for transport, word, refusal in nsq.failures():
+            try:
+                expected = refusal if isinstance(refusal, LapwingError) else _unexpected(refusal)
+                _connection(transport).publish_failed(word, expected)
+            except Exception as error:
+                _end(transport, error)
+        for finishes in nsq.ran():
+            for block, transport in zip(*finishes.take(), strict=True):
+                try:
+                    _connection(transport).finished(block, self._begun)
+                except Exception as error:
+                    _end(transport, error)
 
-    def _await_sync(self) -> None:
-        """Have publishes answered when they are synced."""
-        for transport, topic, word, messages, commands, first in self.nsq.waiting():
-            connection = cast("Connection", transport.get_protocol())
-            slot = connection.await_sync(topic, word, messages, commands)
-            self._broker.work.sync(topic, [(slot, first)])
+
+def _end(transport: PolledTransport, error: Exception) -> None:
+    """End a connection for which something fails, and it alone, as for what a protocol receives."""
+    context = {"message": "what was taken could not be carried out", "exception": error, "transport": transport}
+    asyncio.get_running_loop().call_exception_handler(context)
+    transport.abort()
+
+
+def _connection(transport: PolledTransport) -> Connection:
+    return cast("Connection", transport.get_protocol())
 
 
 def _longest_defer(options: Options, limits: Limits) -> int:
