@@ -6,8 +6,11 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from taskiq.kicker import AsyncKicker
+from taskiq_redis import RedisStreamBroker
 from walrus import Database
 
 import daemons
@@ -119,6 +124,8 @@ def test_redis_py_gets_the_errors_it_knows(client: redis.Redis, stream: str) -> 
     with pytest.raises(redis.ResponseError, match="NOGROUP"):
         client.xreadgroup("nosuch", "a", {stream: ">"})
     with pytest.raises(redis.ResponseError, match="unknown command"):
+        client.lpush("key", "value")
+    with pytest.raises(redis.ResponseError, match="locks only"):
         client.set("key", "value")
     assert client.ping()
     assert client.info()["server_name"] == "lapwing"
@@ -146,6 +153,24 @@ async def test_redis_py_asyncio_waits_for_entries(redis_nsqd: daemons.Daemon, st
         assert await consumer.xreadgroup("g", "nobody", {stream: ids[-1]}) is not None
 
 
+def test_redis_py_locks(client: redis.Redis, stream: str) -> None:
+    lock = client.lock(stream, timeout=600, blocking=False)
+    other = client.lock(stream, timeout=600, blocking=False)
+
+    assert lock.acquire()
+    assert not other.acquire()
+    assert lock.locked()
+    assert lock.owned()
+    assert lock.extend(600)
+    assert client.ttl(stream) > 900
+    assert lock.reacquire()
+    lock.release()
+    assert other.acquire()
+    with pytest.raises(redis.exceptions.LockError):
+        lock.release()
+    other.release()
+
+
 # --- frameworks ----------------------------------------------------------------------------------------------------
 
 
@@ -162,32 +187,56 @@ def test_walrus_consumer_groups(redis_nsqd: daemons.Daemon, stream: str) -> None
     database.close()
 
 
-def test_taskiq_runs_tasks_over_a_stream(redis_nsqd: daemons.Daemon, stream: str) -> None:
-    from taskiq_redis import RedisStreamBroker
+TASKS = int(os.environ.get("LAPWING_TASKIQ_TASKS", "200"))
+KILLS = 4
 
-    async def scene() -> list[bytes]:
-        broker = RedisStreamBroker(
-            f"redis://{redis_nsqd.addresses['Redis']}", queue_name=stream, consumer_group_name="g"
-        )
-        await broker.startup()
 
-        @broker.task(task_name="double")
-        async def double(number: int) -> int:
-            return 2 * number
+def test_taskiq_workers_handle_every_task_although_they_are_killed(
+    redis_nsqd: daemons.Daemon, stream: str, tmp_path: Path
+) -> None:
+    address, notes = redis_nsqd.addresses["Redis"], tmp_path / "notes"
+    notes.touch()
+    environment = {
+        **os.environ, "TASKIQ_REDIS": address, "TASKIQ_STREAM": stream, "TASKIQ_NOTES": str(notes),
+        "PYTHONPATH": str(Path(__file__).parent),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "taskiq", "worker", "--workers=1", "taskiq_worker:broker", "--log-level=WARNING"]
 
-        await double.kiq(21)
-        found = []
-        async for message in broker.listen():
-            found.append(message.data)
-            await message.ack()
-            break
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=environment, start_new_session=True)
+
+    async def publish(numbers: range) -> None:
+        broker = RedisStreamBroker(f"redis://{address}", queue_name=stream)
+        for number in numbers:
+            await AsyncKicker("note", broker, {}).kiq(number)
         await broker.shutdown()
-        return found
 
-    (message,) = asyncio.run(scene())
-    assert json.loads(message)["args"] == [21]
-    with redis.Redis(**place(redis_nsqd)) as client:
-        assert client.xpending(stream, "g")["pending"] == 0
+    def handled() -> set[int]:
+        return {int(line) for line in notes.read_text().split()}
+
+    deadline = time.monotonic() + 240
+    published = TASKS
+    workers = [start(), start()]
+    try:
+        for number in range(KILLS):
+            done = len(handled())
+            asyncio.run(publish(range(number * TASKS // KILLS, (number + 1) * TASKS // KILLS)))
+            while len(handled()) == done:
+                assert time.monotonic() < deadline, "no task is handled"
+                time.sleep(0.01)
+            os.killpg(workers[0].pid, signal.SIGKILL)
+            workers.pop(0).wait()
+            workers.append(start())
+        with redis.Redis(**place(redis_nsqd)) as client:
+            while not handled().issuperset(range(TASKS)) or client.xpending(stream, "g")["pending"]:
+                assert time.monotonic() < deadline, f"{len(handled())} of {published} tasks were handled"
+                asyncio.run(publish(range(published, published + 1)))  # a worker claims when it has received a task
+                published += 1
+                time.sleep(0.2)
+    finally:
+        for worker in workers:
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.wait()
 
 
 def test_faststream_handles_a_stream_with_a_group(redis_nsqd: daemons.Daemon, stream: str) -> None:

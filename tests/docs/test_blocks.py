@@ -276,8 +276,8 @@ def test_the_commands_and_the_python_of_the_redis_page(cluster: Cluster, tmp_pat
     cluster.shell(group, tmp_path)
     assert '{"id": 1}' in cluster.shell(read, tmp_path)
     cluster.shell(acknowledge, tmp_path)
-    (pasted,) = [each.text for each in blocks("docs/redis.md") if each.language == "python"]
-    cluster.python(pasted)
+    for pasted in [each.text for each in blocks("docs/redis.md") if each.language == "python"]:
+        cluster.python(pasted)
     assert '{"id": 1}' in cluster.shell("lapwing peek orders", tmp_path)
 
 

@@ -17,7 +17,7 @@ from documents import security_table
 from http_double import HttpDouble, reply
 from lapwing.sessions.redis.authorization import access_of
 from lapwing.wire.nsq.commands import Dpub, Hmpub, Hpub, Mpub, Pub, Sub
-from lapwing.wire.resp.commands import CommandSpec, all_specs
+from lapwing.wire.resp.commands import SCRIPTS, CommandSpec, all_specs
 
 TOPIC, CHANNEL = "orders", "billing"
 PERMISSIONS = ("publish", "subscribe", "admin")
@@ -100,6 +100,8 @@ def words(spec: CommandSpec) -> list[str]:
     if spec.name in ("xread", "xreadgroup"):
         group = ["GROUP", CHANNEL, "me"] if spec.name == "xreadgroup" else []
         return [spec.name, *group, "STREAMS", TOPIC, ">" if group else "0"]
+    if spec.name in SCRIPTS:
+        return [spec.name, "0" * 40, "1", TOPIC]
     found = spec.name.split("|")
     found += ["1"] * (abs(spec.arity) - len(found))
     if spec.keys[0]:

@@ -36,7 +36,7 @@ def access_of(spec: CommandSpec) -> tuple[str, str]:
     """
     if spec.name in _EVERYTHING:
         return "admin", "node"
-    if not spec.keys[0] and spec.name not in _READS:
+    if not spec.keys[0] and spec.name not in _READS and spec.name not in commands.SCRIPTS:
         return "", ""
     permission = "publish" if spec.name in _PUBLISH else "admin" if spec.name in _ADMIN else "subscribe"
     return permission, "channel" if spec.name in _GROUP_AT or spec.name == "xreadgroup" else "topic"
@@ -46,7 +46,7 @@ def check(grants: Grants, spec: CommandSpec, words: list[bytes], database: int) 
     """Raise `ErrorReply` unless the client may run a command on the streams and groups that it names.
 
     XADD needs `publish` on the topic. Reading, and everything about a group, needs `subscribe` on the topic and the
-    channel. Deleting streams, groups and entries needs `admin`.
+    channel, and so does a lock, as if it were a topic. Deleting streams, groups and entries needs `admin`.
     """
     permission, scope = access_of(spec)
     if scope == "node" and not grants.allows(permission, "", ""):
@@ -58,7 +58,9 @@ def check(grants: Grants, spec: CommandSpec, words: list[bytes], database: int) 
     for key in found:
         topic = keys.topic_of(key, database)
         if topic is None:
-            continue  # there is no such stream, and never will be
+            if spec.group == "stream":
+                continue  # there is no such stream, and never will be
+            raise ErrorReply(_NO_KEY)  # there may be a lock, and no permission can name it
         if not grants.allows(permission, topic, channel):
             raise ErrorReply(_NO_KEY)
         if _deletes_unfinished(spec, words) and not grants.allows("admin", topic, channel):

@@ -1,4 +1,4 @@
-"""The state that all Redis clients of a broker share: streams by key, connections by number, and who waits."""
+"""The state that all Redis clients of a broker share: streams by key, locks, connections by number, and who waits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lapwing.errors import LapwingError, LogError
 from lapwing.records import dataclass
 from lapwing.sessions.redis.group import Group
 from lapwing.sessions.redis.idempotence import DURATION, MAX_SIZE, IdempotenceWindow
+from lapwing.sessions.redis.locks import Locks
 from lapwing.sessions.redis.replies import write_failed
 from lapwing.sessions.redis.stream import Stream
 from lapwing.wire.resp import keys
@@ -68,6 +69,7 @@ class RedisContext:
         self.broker = broker
         self.facts = facts
         self.sessions: dict[int, ClientState] = {}
+        self.locks = Locks()
         self.counts = Counts()
         self.queued = 0  # bytes that clients have queued since MULTI
         self._number = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from lapwing.sessions.redis import commands as table
-from lapwing.sessions.redis import groups, keys, server, streams
+from lapwing.sessions.redis import groups, keys, locks, server, streams
 from lapwing.sessions.redis import info_streams as shown
 from lapwing.sessions.redis.readgroup import xreadgroup
 from lapwing.sessions.redis.replies import Reply
@@ -99,12 +99,18 @@ HANDLERS: Final[dict[str, Handler]] = {
     "pttl": keys.time_to_live,
     "expiretime": keys.time_to_live,
     "pexpiretime": keys.time_to_live,
-    "persist": _always(replies.integer(0)),
+    "persist": keys.persist,
     "expire": keys.expire,
     "pexpire": keys.expire,
     "expireat": keys.expire,
     "pexpireat": keys.expire,
     "get": keys.get,
+    "set": locks.set_lock,
+    "eval": locks.evaluate,
+    "evalsha": locks.evaluate_loaded,
+    "script|load": locks.load,
+    "script|exists": locks.loaded,
+    "script|flush": _always(replies.OK),
     "object|encoding": keys.inspect,
     "object|refcount": keys.inspect,
     "object|idletime": keys.inspect,
@@ -114,6 +120,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "discard": keys.discard,
     "watch": keys.watch,
     "unwatch": keys.unwatch,
-    **{f"{name}|help": table.show_help for name in ("xgroup", "xinfo", "client", "command", "config", "acl", "memory")},
+    **{f"{each}|help": table.show_help for each in ("xgroup", "xinfo", "client", "command", "config", "acl", "memory")},
     "object|help": table.show_help,
+    "script|help": table.show_help,
 }

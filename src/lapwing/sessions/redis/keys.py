@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from lapwing.sessions.redis.replies import Reply
 from lapwing.wire.resp import errors, replies
 from lapwing.wire.resp.errors import ErrorReply
+from lapwing.wire.resp.keys import topic_of
 from lapwing.wire.resp.numbers import integer
 from lapwing.wire.resp.parse_server import parse_scan
 
@@ -18,32 +19,46 @@ if TYPE_CHECKING:
 _WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
 _MOST_WATCHED: Final = 1024  # keys of one client
 _LONGEST_PATTERN: Final = 1024  # bytes
+_MS: Final = 1_000_000  # ns
+_SECOND: Final = 1_000_000_000  # ns
 _NO_END: Final = (
     "ERR a stream has no end: it is a topic, which stays until it is deleted; set retention_age or message_ttl of the "
     "topic instead"
 )
 
 
-def _exists(session: ClientState, key: bytes) -> bool:
-    return session.context.find(key, session.database) is not None
+def _kind(session: ClientState, key: bytes, now: int) -> str:
+    """Return the type of a key: a stream, or a lock, which clients see as a string."""
+    if session.context.find(key, session.database) is not None:
+        return "stream"
+    return "none" if session.context.locks.find(session.database, key, now) is None else "string"
 
 
-def _visible(session: ClientState) -> Iterator[bytes]:
+def _exists(session: ClientState, key: bytes, now: int) -> bool:
+    return _kind(session, key, now) != "none"
+
+
+def _visible(session: ClientState, now: int, kind: bytes | None = None) -> Iterator[bytes]:
     """Yield the keys of the database, with permissions those that the client has one for."""
     grants = session.grants
-    for key, topic in session.context.streams(session.database):
-        if grants is None or grants.knows(topic.name):
-            yield key
+    if kind in (None, b"stream"):
+        for key, topic in session.context.streams(session.database):
+            if grants is None or grants.knows(topic.name):
+                yield key
+    if kind in (None, b"string"):
+        for key in session.context.locks.keys(session.database, now):
+            if grants is None or grants.knows(topic_of(key, session.database) or ""):
+                yield key
 
 
 def kind(session: ClientState, words: list[bytes], now: int) -> Reply:
     """TYPE key."""
-    return b"+stream\r\n" if _exists(session, words[1]) else b"+none\r\n"
+    return replies.simple(_kind(session, words[1], now))
 
 
 def exists(session: ClientState, words: list[bytes], now: int) -> Reply:
     """EXISTS and TOUCH key .."""
-    return replies.integer(sum(_exists(session, key) for key in words[1:]))
+    return replies.integer(sum(_exists(session, key, now) for key in words[1:]))
 
 
 def delete(session: ClientState, words: list[bytes], now: int) -> Reply:
@@ -55,58 +70,81 @@ def delete(session: ClientState, words: list[bytes], now: int) -> Reply:
             stream.topic.write_pending(now=now)  # entries of this turn were added before, and have their ids
             session.broker.delete_topic(stream.topic.name)
             count += 1
+        else:
+            count += session.context.locks.release(session.database, key, now)
     return replies.integer(count)
 
 
 def keys(session: ClientState, words: list[bytes], now: int) -> Reply:
     """KEYS pattern."""
-    return replies.bulks(matching(session, words[1]))
+    return replies.bulks(_matching(session, words[1], now))
 
 
 def scan(session: ClientState, words: list[bytes], now: int) -> Reply:
     """SCAN cursor [MATCH pattern] [COUNT n] [TYPE type]: everything in one answer."""
     asked = parse_scan(words)
-    found = matching(session, asked.pattern) if asked.type in (None, b"stream") else []
+    found = _matching(session, asked.pattern, now, asked.type)
     return replies.array([replies.bulk(b"0"), replies.bulks(found)])
 
 
 def random_key(session: ClientState, words: list[bytes], now: int) -> Reply:
     """RANDOMKEY."""
-    key = next(_visible(session), None)
+    key = next(_visible(session, now), None)
     return replies.null(session.protocol) if key is None else replies.bulk(key)
 
 
 def size(session: ClientState, words: list[bytes], now: int) -> Reply:
     """DBSIZE."""
-    return replies.integer(sum(1 for _ in _visible(session)))
+    return replies.integer(sum(1 for _ in _visible(session, now)))
 
 
 def time_to_live(session: ClientState, words: list[bytes], now: int) -> Reply:
     """TTL, PTTL, EXPIRETIME and PEXPIRETIME key."""
-    return replies.integer(-1 if _exists(session, words[1]) else -2)
+    key, word = words[1], words[0].upper()
+    lock = session.context.locks.find(session.database, key, now)
+    if lock is None or lock.end is None:
+        return replies.integer(-1 if _exists(session, key, now) else -2)
+    end = lock.end - now if word in (b"TTL", b"PTTL") else lock.end + session.broker.skew
+    return replies.integer(end // _MS if word.startswith(b"P") else (end + _SECOND // 2) // _SECOND)
 
 
 def expire(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """EXPIRE and its kin: refused."""
-    integer(words[2])
-    if not _exists(session, words[1]):
+    """EXPIRE and its kin: of locks; refused for streams."""
+    word, key, time = words[0].upper(), words[1], integer(words[2])
+    if session.context.find(key, session.database) is not None:
+        raise ErrorReply(_NO_END)
+    if len(words) > 3:
+        raise errors.syntax_error()
+    base = -session.broker.skew if word.endswith(b"AT") else now
+    end = base + time * (_MS if word.startswith(b"P") else _SECOND)
+    return replies.integer(int(session.context.locks.set_end(session.database, key, end, now=now)))
+
+
+def persist(session: ClientState, words: list[bytes], now: int) -> Reply:
+    """PERSIST key: a lock ends when it is released."""
+    lock = session.context.locks.find(session.database, words[1], now)
+    if lock is None or lock.end is None:
         return replies.integer(0)
-    raise ErrorReply(_NO_END)
+    return replies.integer(int(session.context.locks.set_end(session.database, words[1], None, now=now)))
 
 
 def get(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """GET key."""
-    if _exists(session, words[1]):
+    """GET key: the token of a lock."""
+    if session.context.find(words[1], session.database) is not None:
         raise ErrorReply(_WRONG_TYPE)
-    return replies.null(session.protocol)
+    lock = session.context.locks.find(session.database, words[1], now)
+    return replies.null(session.protocol) if lock is None else replies.bulk(lock.token)
 
 
 def inspect(session: ClientState, words: list[bytes], now: int) -> Reply:
     """OBJECT ENCODING, REFCOUNT, IDLETIME and FREQ key."""
-    if not _exists(session, words[2]):
+    kind = _kind(session, words[2], now)
+    if kind == "none":
         return replies.null(session.protocol)
     word = words[1].lower()
-    return replies.bulk(b"stream") if word == b"encoding" else replies.integer(1 if word == b"refcount" else 0)
+    if word == b"encoding":
+        return replies.text("stream" if kind == "stream" else "raw")
+    return replies.integer(int(word == b"refcount"))
 
 
 def memory_usage(session: ClientState, words: list[bytes], now: int) -> Reply:
@@ -135,12 +173,13 @@ def flush(session: ClientState, words: list[bytes], now: int) -> Reply:
     for database in databases:
         for _, topic in list(session.context.streams(database)):
             session.broker.delete_topic(topic.name)
+        session.context.locks.clear(database)
     return replies.OK
 
 
-def matching(session: ClientState, pattern: bytes | None) -> list[bytes]:
+def _matching(session: ClientState, pattern: bytes | None, now: int, kind: bytes | None = None) -> list[bytes]:
     """Return the keys that the client sees and that match a pattern; all of them without one."""
-    found = list(_visible(session))
+    found = list(_visible(session, now, kind))
     if pattern in (None, b"*"):
         return found
     assert pattern is not None
@@ -218,7 +257,7 @@ def execute(session: ClientState, words: list[bytes], now: int) -> Reply:
     if session.queue is None:
         raise ErrorReply("ERR EXEC without MULTI")
     failed = session.queue_failed
-    touched = any(state(session, *watched) != before for watched, before in session.watched.items())
+    touched = any(state(session, *watched, now) != before for watched, before in session.watched.items())
     session.watched.clear()
     if failed or touched:
         session.discard()
@@ -243,7 +282,7 @@ def watch(session: ClientState, words: list[bytes], now: int) -> Reply:
     if len(session.watched) + len(words) - 1 > _MOST_WATCHED:
         raise ErrorReply(f"ERR a client may watch {_MOST_WATCHED} keys at a time")
     for key in words[1:]:
-        session.watched.setdefault((session.database, key), state(session, session.database, key))
+        session.watched.setdefault((session.database, key), state(session, session.database, key, now))
     return replies.OK
 
 
@@ -253,11 +292,12 @@ def unwatch(session: ClientState, words: list[bytes], now: int) -> Reply:
     return replies.OK
 
 
-def state(session: ClientState, database: int, key: bytes) -> object:
-    """Return something that is another thing once anybody has changed a stream."""
+def state(session: ClientState, database: int, key: bytes, now: int) -> object:
+    """Return something that is another thing once anybody has changed a stream or a lock."""
     stream = session.context.find(key, database)
     if stream is None:
-        return None
+        lock = session.context.locks.find(database, key, now)
+        return None if lock is None else (lock.token, lock.end)
     topic = stream.topic
     groups = tuple((name, channel.cursor) for name, channel in topic.channels.items())
     return topic.log.identity, topic.log.next, topic.deleted.version, groups

@@ -9,6 +9,9 @@ from typing import Final
 from lapwing.records import dataclass
 from lapwing.wire.resp import errors
 from lapwing.wire.resp.errors import ErrorReply
+from lapwing.wire.resp.numbers import integer
+
+SCRIPTS: Final = frozenset({"eval", "evalsha"})  # their keys stand behind a count
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ def keys_of(spec: CommandSpec, words: list[bytes]) -> list[bytes]:
             if at and word.upper() == b"STREAMS":
                 return words[at + 1 : at + 1 + (len(words) - at - 1) // 2]
         raise ErrorReply("ERR Invalid arguments specified for command")
+    if spec.name in SCRIPTS:
+        count = integer(words[2])
+        if not 0 <= count <= len(words) - 3:
+            raise ErrorReply("ERR Number of keys can't be greater than number of args")
+        return words[3 : 3 + count]
     first, last, step = spec.keys
     if not first:
         return []
@@ -81,6 +89,7 @@ _stream = partial(_command, "stream", since="5.0.0", key=1)
 _connection = partial(_command, "connection")
 _server = partial(_command, "server")
 _generic = partial(_command, "generic")
+_scripting = partial(_command, "scripting", since="2.6.0")
 _transaction = partial(_command, "transactions")
 
 
@@ -277,8 +286,8 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
         "touch", -2, "key [...]", "Return how many of the keys exist.", "readonly", "fast", since="3.2.1", key=1,
         last=-1,
     ),
-    _generic("del", -2, "key [...]", "Delete streams.", "write", key=1, last=-1),
-    _generic("unlink", -2, "key [...]", "Delete streams.", "write", "fast", since="4.0.0", key=1, last=-1),
+    _generic("del", -2, "key [...]", "Delete streams, end locks.", "write", key=1, last=-1),
+    _generic("unlink", -2, "key [...]", "Delete streams, end locks.", "write", "fast", since="4.0.0", key=1, last=-1),
     _generic("keys", 2, "pattern", "Return the keys that match a pattern.", "readonly"),
     _generic(
         "scan", -2, "cursor [MATCH pattern] [COUNT count] [TYPE type]", "Return the keys that match a pattern.",
@@ -289,17 +298,20 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
     _generic("pttl", 2, "key", "Return how long a key lives.", "readonly", "fast", since="2.6.0", key=1),
     _generic("expiretime", 2, "key", "Return when a key ends.", "readonly", "fast", since="7.0.0", key=1),
     _generic("pexpiretime", 2, "key", "Return when a key ends.", "readonly", "fast", since="7.0.0", key=1),
-    _generic("persist", 2, "key", "Do nothing: streams have no end.", "write", "fast", since="2.2.0", key=1),
-    _generic("expire", -3, "key seconds", "Refuse: streams have no end.", "write", "fast", key=1),
-    _generic("pexpire", -3, "key milliseconds", "Refuse: streams have no end.", "write", "fast", since="2.6.0", key=1),
+    _generic("persist", 2, "key", "Have a lock stay until it is released.", "write", "fast", since="2.2.0", key=1),
+    _generic("expire", -3, "key seconds", "Set when a lock ends.", "write", "fast", key=1),
+    _generic("pexpire", -3, "key milliseconds", "Set when a lock ends.", "write", "fast", since="2.6.0", key=1),
     _generic(
-        "expireat", -3, "key unix-time-seconds", "Refuse: streams have no end.", "write", "fast", since="1.2.0", key=1,
+        "expireat", -3, "key unix-time-seconds", "Set when a lock ends.", "write", "fast", since="1.2.0", key=1,
     ),
     _generic(
-        "pexpireat", -3, "key unix-time-milliseconds", "Refuse: streams have no end.", "write", "fast", since="2.6.0",
+        "pexpireat", -3, "key unix-time-milliseconds", "Set when a lock ends.", "write", "fast", since="2.6.0",
         key=1,
     ),
-    _command("string", "get", 2, "key", "Return null: there are no strings.", "readonly", "fast", key=1),
+    _command("string", "get", 2, "key", "Return the token of a lock.", "readonly", "fast", key=1),
+    _command(
+        "string", "set", -3, "key token NX [EX seconds | PX milliseconds]", "Take a lock.", "write", "denyoom", key=1,
+    ),
     _generic(
         "object", -2, "", "Show how a key is kept.", since="2.2.3",
         subcommands=(
@@ -308,6 +320,24 @@ _TABLE: Final[tuple[CommandSpec, ...]] = (
             _sub("object|idletime", 3, "key", "Return 0.", "readonly", since="2.2.3", key=2),
             _sub("object|freq", 3, "key", "Return 0.", "readonly", since="4.0.0", key=2),
             _help("object", "6.2.0"),
+        ),
+    ),
+    # --- scripts ---
+    _scripting(
+        "eval", -3, "script numkeys [key [...]] [arg [...]]", "Run a script of redis-py's Lock.", "noscript",
+        "movablekeys",
+    ),
+    _scripting(
+        "evalsha", -3, "sha1 numkeys [key [...]] [arg [...]]", "Run a script of redis-py's Lock.", "noscript",
+        "movablekeys",
+    ),
+    _scripting(
+        "script", -2, "", "Show which scripts are known.",
+        subcommands=(
+            _sub("script|load", 3, "script", "Return the SHA-1 of a script of redis-py's Lock.", since="2.6.0"),
+            _sub("script|exists", -3, "sha1 [...]", "Return which scripts are known.", since="2.6.0"),
+            _sub("script|flush", -2, "[ASYNC | SYNC]", "Do nothing: scripts are not kept.", since="2.6.0"),
+            _help("script", "5.0.0"),
         ),
     ),
     # --- transactions ---
