@@ -90,6 +90,26 @@ def test_messages_are_claimed_finished_and_cancelled_by_id_and_by_state(pair: Pa
     assert pair.channel(topic)["deferred"] == 0
 
 
+def test_messages_are_cancelled_by_the_message_id_of_their_publisher(pair: Pair) -> None:
+    topic = deferred(pair, "one")
+    for node, job in ((pair.nodes[0], "job-1"), (pair.nodes[1], "job-2")):
+        lapwing("pub", topic, "x", "--header", f"message-id={job}", daemon=node)
+    named = ("--message-id", "job-1", "--message-id", "job-2")
+    dry = pair.run("pending", "cancel", f"{topic}/c", *named, "--dry-run")
+    asked = pair.run("pending", "cancel", f"{topic}/c", *named, code=2)
+    cancelled = answers(pair, "pending", "cancel", f"{topic}/c", *named, "--yes")
+    again = pair.run("pending", "cancel", f"{topic}/c", "--message-id", "job-1", "--yes", code=1)
+
+    assert dry.count("would cancel 1 message") == 2
+    assert f"This will cancel 2 messages of {topic}/c" in asked
+    assert [each["message_ids"] for each in cancelled] == [["job-1"], ["job-2"]]
+    assert "job-1 was left alone: no message with this id waits here" in again
+    assert (pair.channel(topic)["depth"], pair.channel(topic)["deferred"]) == (0, 1)
+    mixed = pair.run("pending", "cancel", f"{topic}/c", "0f1a2b3c4d5e6f70", "--message-id", "job-1", code=2)
+    assert "leave out ids and --limit" in mixed
+    assert "--message-id is empty" in pair.run("pending", "cancel", f"{topic}/c", "--message-id", "", code=2)
+
+
 def test_messages_are_deferred_and_wrong_choices_are_one_sentence(pair: Pair) -> None:
     topic = deferred(pair, "one")
     before = answers(pair, "pending", "list", f"{topic}/c")[0]["entries"][0]["deadline"]

@@ -13,7 +13,7 @@ import pytest
 from daemons import Daemon, nsqd, start_nsqlookupd, until
 from lapwing import Admin, Producer, SyncAdmin
 from lapwing.client.admin import LetterFilter, _Nodes, target
-from lapwing.client.admin_results import Claimed, NodesFailed, Redrive, Results, Seek, SeveralNodes
+from lapwing.client.admin_results import Cancelled, Claimed, NodesFailed, Redrive, Results, Seek, SeveralNodes
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_client import NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.client.http import DaemonHttp
@@ -216,6 +216,25 @@ async def test_pending_messages_are_claimed_by_id_and_by_state(cluster: Cluster)
     assert first.id in by_id.answers[cluster.names[1]].refused
     assert [each.claimed for each in plans[0].answers.values()] == [1, 2]
     assert [each.claimed for each in rest.answers.values()] == [1, 2]
+
+
+async def test_waiting_messages_are_cancelled_by_their_message_id(cluster: Cluster) -> None:
+    name = await cluster.topic(b"one")
+    plans: list[Results[Cancelled]] = []
+    for number, node in enumerate(cluster.nodes):
+        async with Producer(node.tcp) as producer:
+            await producer.publish(name, b"job", headers={"message-id": f"job-{number}"})
+    async with Admin(cluster.names) as admin:
+        dry = await admin.cancel(name, "c", ["job-0", "job-1"], dry_run=True)
+        kept = await admin.cancel(name, "c", ["job-0"], confirm=lambda plan: bool(plans.append(plan)))
+        done = await admin.cancel(name, "c", ["job-0", "job-1"])
+        with pytest.raises(ConfigError, match="which messages: give message_ids"):
+            await admin.cancel(name, "c", [])
+
+    assert [each.cancelled for each in dry.answers.values()] == [1, 1]
+    assert [each.cancelled for each in plans[0].answers.values()] == [1, 0]
+    assert kept is plans[0]
+    assert [each.message_ids for each in done.answers.values()] == [["job-0"], ["job-1"]]
 
 
 async def test_dead_letters_are_counted_read_redriven_within_a_limit_and_purged(cluster: Cluster) -> None:

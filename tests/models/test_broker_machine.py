@@ -17,7 +17,9 @@ from lapwing.broker.channel.entries import entries
 from lapwing.broker.channel.ledger import Holder, Reason, State
 from lapwing.broker.channel.subscription import Credit, Subscription, Window
 from lapwing.broker.keeper.storage import DiskStorage
+from lapwing.broker.operations.cancel import Cancellation
 from lapwing.broker.settings.options import Options
+from lapwing.broker.settings.policies import Policy
 from lapwing.broker.topic.topic import Topic
 from lapwing.errors import LapwingError, NotInFlight, NotOwner
 
@@ -26,6 +28,7 @@ TIMEOUT = 1000 * MS
 CHANNELS = ("a", "b")
 NAMES = ("worker-1", "worker-2")
 NODE = 5
+HELD = Policy("held", "t", "b", 0, {"hold": "connection"})
 
 Owner = int | str  # a connection, or the name of a holder that has one
 
@@ -70,6 +73,11 @@ class Client:
     subscription: Subscription
     frames: list[bytes]
 
+    @property
+    def keeps(self) -> bool:
+        """Whether its messages stay with it while it is connected."""
+        return self.channel == "b" and self.subscription.heartbeats
+
 
 class Receipt:
     """Every publish succeeds."""
@@ -89,6 +97,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.path = tempfile.mkdtemp(prefix="lapwing-machine-")
         self.now = 1_000_000 * MS
         self.bodies: list[bytes] = []
+        self.message_ids: list[str] = []  # one for all messages of a batch
         self.delays: dict[int, int] = {}
         self.times: list[int] = []  # when each was published
         self.fanned = 0
@@ -104,6 +113,7 @@ class BrokerMachine(RuleBasedStateMachine):
             data_path=self.path, max_bytes_per_file=700, msg_timeout=TIMEOUT, min_free_bytes=0, node_id=NODE
         )
         self.open()
+        self.broker.settings.put_policy(HELD, now=self.now)
 
     def open(self) -> None:
         storage = DiskStorage(
@@ -164,7 +174,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.highest[number] = sequence
             timeout = client.subscription.timeout
             waits.attempts, waits.owner, waits.due = attempts, client.owner, None
-            waits.delivered, waits.deadline = self.now, None if timeout is None else self.now + timeout
+            waits.delivered = self.now
+            waits.deadline = None if timeout is None or client.keeps else self.now + timeout
             model.revived.discard(sequence)
         if isinstance(client.subscription, Window):
             assert len(model.held_by(client.owner)) <= client.subscription.size or not messages
@@ -191,8 +202,10 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5), size=st.integers(1, 400))
     def publish_batch(self, count: int, size: int) -> None:
         bodies = [b"%d-%d-" % (len(self.bodies), index) + b"x" * size for index in range(count)]
-        append(self.topic, bodies, RECEIPT, now=self.now)
+        message_id = f"of {len(self.bodies)}"
+        append(self.topic, bodies, RECEIPT, now=self.now, headers={"message-id": message_id})
         self.bodies += bodies
+        self.message_ids += [message_id] * count
         self.settle()
 
     @rule(delay=st.integers(0, 3000))
@@ -200,8 +213,10 @@ class BrokerMachine(RuleBasedStateMachine):
         body = b"deferred-%d" % len(self.bodies)
         if delay:
             self.delays[len(self.bodies)] = delay * MS
-        append(self.topic, body, RECEIPT, now=self.now, defer=delay * MS)
+        message_id = f"of {len(self.bodies)}"
+        append(self.topic, body, RECEIPT, now=self.now, defer=delay * MS, headers={"message-id": message_id})
         self.bodies.append(body)
+        self.message_ids.append(message_id)
         self.settle()
 
     # --- consumers come and go ---------------------------------------------------------------------------------
@@ -213,12 +228,14 @@ class BrokerMachine(RuleBasedStateMachine):
             self.models[channel] = Model()
             self.fan_out()
 
-    @rule(channel=st.sampled_from(CHANNELS), size=st.integers(0, 6))
-    def subscribe(self, channel: str, size: int) -> None:
+    @rule(channel=st.sampled_from(CHANNELS), size=st.integers(0, 6), heartbeats=st.booleans())
+    def subscribe(self, channel: str, size: int, heartbeats: bool) -> None:
         self.topic.create_channel(channel, now=self.now)
         self.number += 1
         frames: list[bytes] = []
-        window = Window(Holder(f"client-{self.number}"), frames.append, lambda: None, timeout=TIMEOUT)
+        window = Window(
+            Holder(f"client-{self.number}"), frames.append, lambda: None, timeout=TIMEOUT, heartbeats=heartbeats
+        )
         window.size = size
         self.add(channel, self.number, window, frames)
         self.settle()
@@ -337,7 +354,30 @@ class BrokerMachine(RuleBasedStateMachine):
         waits = self.models[channel].unfinished[sequence]
         assert waits.owner is not None
         self.channel(channel).touch(sequence, self.holder(channel, waits.owner), timeout=TIMEOUT, now=self.now)
-        waits.deadline = self.now + TIMEOUT
+        if waits.deadline is not None:
+            waits.deadline = self.now + TIMEOUT
+        self.settle()
+
+    @precondition(lambda self: self.models and self.bodies)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        channel = data.draw(st.sampled_from(sorted(self.models)))
+        model = self.models[channel]
+        if model.revived:
+            return  # what is pending of those is known to the broker alone
+        chosen = data.draw(st.sets(st.sampled_from([*self.message_ids, "nobody's"]), min_size=1, max_size=4))
+        cancellation = Cancellation(self.channel(channel), chosen)
+        while not cancellation.step(now=self.now):
+            pass
+        waiting: dict[str, list[int]] = {}
+        for sequence, waits in sorted(model.unfinished.items()):
+            if waits.owner is None and self.message_ids[sequence] in chosen:
+                waiting.setdefault(self.message_ids[sequence], []).append(sequence)
+        assert {each: sorted(found) for each, found in cancellation.cancelled.items()} == waiting
+        assert cancellation.refused.keys() == chosen - waiting.keys()
+        for sequences in waiting.values():
+            for sequence in sequences:
+                model.finish(sequence)
         self.settle()
 
     @precondition(lambda self: self.held() and any(model.names for model in self.models.values()))
@@ -629,7 +669,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for name, model in self.models.items():
             self.broker.pause_channel("t", name, False)
             model.paused = False
-            self.subscribe(name, 2500)
+            self.subscribe(name, 2500, heartbeats=True)
         for _ in range(3):
             self.time_passes(10_000)
             for name, model in self.models.items():

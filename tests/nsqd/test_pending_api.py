@@ -1,4 +1,4 @@
-"""`/channel/pending` and `/channel/claim`: who holds what, and how it is taken from them."""
+"""`/channel/pending`, `/channel/claim` and `/channel/cancel`: who holds what, and how it is taken from them."""
 
 import asyncio
 import json
@@ -180,6 +180,35 @@ async def test_deferred_messages_are_cancelled_the_same_way(held: Held):
     assert (status, answer["claimed"], answer["next"]) == (200, 2, None)
 
     assert sorted(held.consumer(100).received()) == [*range(10), 13, 14]
+
+
+async def test_waiting_messages_are_cancelled_by_their_message_id(held: Held):
+    for number, target in enumerate(("/pub?topic=t", "/pub?topic=t&defer=600000")):
+        named = [(b"x-lapwing-headers", json.dumps({"message-id": f"job-{number}"}).encode())]
+        assert (await held.node.ask("POST", target, b"x", headers=named))[0] == 200
+    held.commit()
+    asked = {"topic": "t", "channel": "c", "message_ids": ["job-0", "job-1", "job-2"]}
+    dry = await held.node.ask("POST", "/channel/cancel", json.dumps({**asked, "dry_run": True}).encode())
+    status, answer = await held.node.ask("POST", "/channel/cancel", json.dumps(asked).encode())
+    held.commit()
+
+    assert json.loads(dry[1])["cancelled"] == 2
+    assert (status, json.loads(answer)) == (200, {
+        "topic": "t", "channel": "c", "dry_run": False, "cancelled": 2,
+        "ids": [f"{(7 << 54) + each:016x}" for each in (10, 11)], "message_ids": ["job-0", "job-1"],
+        "refused": {"job-2": "no message with this id waits here"},
+    })  # fmt: skip
+    held.later(600 * SECOND)
+    assert held.consumer(100).received() == list(range(10))
+
+
+@pytest.mark.parametrize("message_ids", [None, [], [""], ["a", 1], "a", ["a"] * 10_001])
+async def test_message_ids_that_are_no_list_of_names_are_refused(held: Held, message_ids: Any):
+    body = json.dumps({"topic": "t", "channel": "c", "message_ids": message_ids}).encode()
+    status, answer = await held.node.ask("POST", "/channel/cancel", body)
+
+    assert status == 400
+    assert json.loads(answer)["message"].startswith("message_ids: a list ")
 
 
 async def test_a_claim_hands_messages_to_a_consumer_by_its_name(held: Held):

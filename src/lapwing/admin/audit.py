@@ -17,6 +17,7 @@ PARTLY: Final = "WARNING: "  # how the outcome of a change begins that some node
 _READ: Final = "500"  # of each node
 _ACTIONS: Final = {  # the words of the page for what nodes have written down
     "POST /channel/claim": "claim messages",
+    "POST /channel/cancel": "cancel messages",
     "POST /channel/seek": "seek channel",
     "POST /dead/redrive": "redrive dead letters",
     "POST /dead/cancel": "cancel redrive",

@@ -12,7 +12,7 @@ from lapwing.client.format import SECOND, messages, parse_span, printable_text
 from lapwing.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lapwing.client.admin_results import Claimed, Results
+    from lapwing.client.admin_results import Cancelled, Claimed, Results
 
 app = Group(
     "pending",
@@ -24,7 +24,8 @@ app = Group(
 
 _STATES: Final = ("in_flight", "ready", "deferred")
 _NAMED: Final = 10  # messages that could not be taken and are named one by one
-_OTHER_NODE: Final = "an id of another node"  # nsqd's reason; if every node gives it, nobody has the message
+_NOT_HERE: Final = frozenset({"an id of another node", "no message with this id waits here"})
+# nsqd's reasons; if every node gives one, nobody has the message
 
 Ids = Annotated[
     list[str] | None, Argument(metavar="ID", help="The messages; without ids, those that the options describe.")
@@ -147,10 +148,22 @@ def defer(
 def cancel(
     place: Place,
     ids: OnlyIds = None,
+    message_ids: Annotated[
+        list[str] | None,
+        Option("--message-id", metavar="TEXT", help="Messages with this header message-id, also if not deferred."),
+    ] = None,
     limit: Limit = 0,
     flags: ChangeFlags = CHANGE,
 ) -> None:
-    """Cancel deferred messages, so that they are never delivered. Messages in another state are left alone."""
+    """Cancel deferred messages, so that they are never delivered. Messages in another state are left alone.
+
+    By --message-id, which may be given several times, messages that wait for a consumer are cancelled too.
+    """
+    if message_ids:
+        if ids or limit:
+            raise UsageError("--message-id names the messages: leave out ids and --limit")
+        _cancel(place, message_ids, flags)
+        return
     _claim({"action": "finish"}, "cancel {}", place, ids, PendingFlags(state="deferred"), limit, flags)
 
 
@@ -188,7 +201,35 @@ def _claim(
                                   confirm=confirmed),
     )  # fmt: skip
     administer.report(results, shown, as_json=flags.as_json)
-    _warn_of_others(wanted, [*results.answers.values()])
+    taken = {each for answer in results.answers.values() for each in answer.ids}
+    _warn_of_others(wanted - taken, [answer.refused for answer in results.answers.values()])
+
+
+def _cancel(place: str, message_ids: list[str], flags: ChangeFlags) -> None:
+    """Ask, and cancel messages by the ids that their publishers gave them."""
+    if not all(message_ids):  # an empty shell variable
+        raise UsageError("--message-id is empty: give a value, or leave it out")
+    topic, channel = administer.split_place(place)
+
+    def confirmed(plan: "Results[Cancelled]") -> bool:
+        if total := sum(each.cancelled for each in plan.answers.values()):
+            lines = administer.plan_lines(plan, lambda each: messages(each.cancelled))
+            question = f"This will cancel {messages(total)} of {place}:\n{lines}\nContinue?"
+            administer.confirm(question, yes=flags.yes)
+        return True
+
+    def shown(answer: "Cancelled") -> str:
+        if answer.dry_run:
+            return f"would cancel {messages(answer.cancelled)}"
+        return f"done: cancel {messages(answer.cancelled)}" if answer.cancelled else "nothing to do"
+
+    results = administer.carry_out(
+        flags, lambda admin: admin.cancel(topic, channel, message_ids, dry_run=flags.dry_run, confirm=confirmed)
+    )
+    administer.report(results, shown, as_json=flags.as_json)
+    answers = results.answers.values()
+    taken = {each for answer in answers for each in answer.message_ids}
+    _warn_of_others(set(message_ids) - taken, [answer.refused for answer in answers])
 
 
 def _check_id(text: str) -> None:
@@ -202,15 +243,14 @@ def _check_id(text: str) -> None:
         ) from None
 
 
-def _warn_of_others(wanted: set[str], answers: "list[Claimed]") -> None:
+def _warn_of_others(wanted: set[str], refused: list[Mapping[str, str]]) -> None:
     """Name the messages that no node took, with the reason; exits with 1 if there are any."""
     reasons: dict[str, str] = {}
-    for answer in answers:
-        for each, reason in answer.refused.items():
-            if reason != _OTHER_NODE or each not in reasons:
+    for answer in refused:
+        for each, reason in answer.items():
+            if reason not in _NOT_HERE or each not in reasons:
                 reasons[each] = reason
-    taken = {each for answer in answers for each in answer.ids}
-    left = sorted((each, reasons[each]) for each in wanted - taken if each in reasons)
+    left = sorted((each, reasons[each]) for each in wanted if each in reasons)
     for each, reason in left[:_NAMED]:
         shared.warn(f"{each} was left alone: {reason}")
     if len(left) > _NAMED:

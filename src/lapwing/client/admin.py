@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from lapwing import durations, names
 from lapwing.client.admin_results import (
+    Cancelled,
     Claimed,
     ClusterStats,
     Counts,
@@ -390,6 +391,37 @@ class Admin:
             return await self._take(node, where, document, sorted(wanted), limit)
 
         return self._checked(await self._each(nodes, take))
+
+    async def cancel(
+        self, topic: str, channel: str, message_ids: Iterable[str], *, dry_run: bool = False,
+        confirm: Confirm[Cancelled] | None = None,
+    ) -> Results[Cancelled]:  # fmt: skip
+        """Cancel messages that wait, deferred or not, by the `message-id` that their publisher gave them.
+
+        At most 10,000 ids. Messages in flight are left alone. `confirm` gets what each node would cancel; nothing is
+        changed unless it returns true.
+        """
+        wanted = sorted(set(message_ids))
+        if not wanted:
+            raise ConfigError("which messages: give message_ids")
+        nodes, params = await self._holders(topic), {"topic": topic, "channel": channel}
+
+        def asked(dry_run: bool) -> Callable[[Node], Awaitable[Cancelled]]:
+            async def ask(node: Node) -> Cancelled:
+                document = {"message_ids": wanted, "dry_run": dry_run}
+                return Cancelled.of(
+                    await self._send(node, "/channel/cancel", params, document, timeout=self._patience)
+                )
+
+            return ask
+
+        if dry_run:
+            return self._checked(await self._each(nodes, asked(True)))
+        if confirm is not None:
+            planned = await self._plan(nodes, asked(True))
+            if not confirm(planned):
+                return planned
+        return self._checked(await self._each(nodes, asked(False)))
 
     async def _pending_page(self, node: Node, params: Mapping[str, str], limit: int, after: int) -> Json:
         page = {**params, **_behind(after), "limit": str(limit)}

@@ -255,6 +255,16 @@ class Claimed(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class Cancelled(_Report):
+    """The messages of one node that were cancelled by their `message-id`, or would be in a dry run."""
+
+    cancelled: int  # messages: several may have the same id
+    dry_run: bool
+    message_ids: Sequence[str]
+    refused: Mapping[str, str]  # by message-id: why nothing was cancelled
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter(_Report):
     """A message that a channel gave up; `document` has the body if it was asked for."""
 

@@ -32,6 +32,7 @@ class ChannelSettings(TypedDict, total=False):
     retry_jitter: float
     dead_topic: str
     msg_timeout: float | str
+    hold: Literal["timeout", "connection"]
     rate: str
     burst: int
     message_ttl: float | str

@@ -49,6 +49,7 @@ class SyncAdmin(BlockingClient):
     remove_policy = blocking(Admin.remove_policy)
     pending = blocking(Admin.pending)
     claim = blocking(Admin.claim)
+    cancel = blocking(Admin.cancel)
     dead_topics = blocking(Admin.dead_topics)
     dead_groups = blocking(Admin.dead_groups)
     dead_letters = blocking(Admin.dead_letters)

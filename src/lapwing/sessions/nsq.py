@@ -125,6 +125,7 @@ class Session:
         self.touch_timeout: int | None = None  # ns that a TOUCH gives; None: as the channel is set
         self.sample_rate = 0
         self.headers = False  # whether messages come with their headers
+        self.heartbeats = True  # whether the connection ends when the client answers none
         self.locality = 0
         self.about = ClientInfo()
         self._subscribed: Slot | None = None  # where the answer to SUB waits; messages wait behind it
@@ -272,6 +273,7 @@ class Session:
                 default_timeout=self.msg_timeout is None,
                 sample_rate=self.sample_rate,
                 headers=self.headers,
+                heartbeats=self.heartbeats,
                 locality=self.locality,
                 client=self,
             )

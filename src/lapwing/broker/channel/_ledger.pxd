@@ -9,7 +9,7 @@ cdef class Lease:
 
 cdef class Holder:
     cdef public str name
-    cdef public bint named
+    cdef public bint named, keeps
     cdef public dict in_flight
     cdef public Lease lease
     cdef public object seen, active

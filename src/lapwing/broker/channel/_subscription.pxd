@@ -7,7 +7,7 @@ cdef class Subscription:
     cdef public HolderType holder
     cdef public object timeout, client, hang_up
     cdef public int sample_rate, locality
-    cdef public bint headers, default_timeout, reserved
+    cdef public bint headers, default_timeout, heartbeats, reserved
     cdef public Py_ssize_t size, unsent
     cdef object _send
 

@@ -27,7 +27,7 @@ from lapwing.broker.failures.failures import FailureCounts
 from lapwing.broker.failures.retry import delay_after
 from lapwing.broker.settings.definitions import ChannelSettings, default_dead_topic
 from lapwing.broker.topic.cold import ColdChannel
-from lapwing.broker.topic.skips import Bookmark, Run, Runs, SkippedRuns, gaps, runs_of, union
+from lapwing.broker.topic.skips import Bookmark, Run, Runs, SkippedRuns, runs_of, union
 from lapwing.errors import CorruptChunk, CursorConflict, Exiting, OutOfRange, ReadFailed, TooManyConsumers
 from lapwing.log.segments.segment import time_of
 
@@ -149,10 +149,8 @@ class Channel:
         state = self.ledger.state_of(sequence)
         if state is not None:
             return state
-        fresh = gaps(self.cursor, self.topic.fanned_out, self.ahead.runs)
-        if any(start <= sequence < stop for start, stop in fresh) and sequence not in self.topic.deleted:
-            return State.AHEAD
-        return State.FINISHED
+        fresh = self.cursor <= sequence < self.topic.fanned_out and sequence not in self.ahead
+        return State.AHEAD if fresh and sequence not in self.topic.deleted else State.FINISHED
 
     @property
     def depth(self) -> int:
@@ -574,10 +572,16 @@ class Channel:
         self.subscriptions[subscription] = None
         self.window_count += isinstance(subscription, Window)
         self.ledger.attach(subscription.holder)
+        self._set_hold(subscription)
         if PARKED in self.ledger.named and isinstance(subscription, Window):
             self._unpark(self.ledger.named[PARKED])
         if subscription.room > 0:
             self.mark_ready(self)
+
+    def _set_hold(self, subscription: Subscription) -> None:
+        """Have messages time out, or stay with the consumer while its connection lives."""
+        if isinstance(subscription, Window):
+            subscription.holder.keeps = subscription.heartbeats and self.effective.hold == "connection"
 
     def _unpark(self, parked: Holder) -> None:
         """Requeue the messages that wait for a claim: a consumer has come that cannot claim."""
@@ -694,6 +698,7 @@ class Channel:
         for subscription in self.subscriptions:
             if subscription.default_timeout:
                 subscription.timeout = effective.msg_timeout
+            self._set_hold(subscription)
         until = effective.paused_until - self.topic.skew
         if until > now:
             self.hold(Hold.PAUSED_UNTIL, until=until)

@@ -45,7 +45,8 @@ def _entry(ledger: Ledger, sequence: int, holder: Holder | None, now: int) -> En
         lease = holder.in_flight[sequence]
         idle = max(now - lease.delivered, 0)
         name = "" if holder.parked else holder.name
-        return Entry(sequence, State.IN_FLIGHT, deliveries, name, idle, lease.deadline, failures)
+        deadline = None if holder.keeps else lease.deadline
+        return Entry(sequence, State.IN_FLIGHT, deliveries, name, idle, deadline, failures)
     if sequence in ledger.ready or sequence in ledger.alone:
         return Entry(sequence, State.READY, deliveries, failures=failures)
     due = ledger.deferred.due(sequence)

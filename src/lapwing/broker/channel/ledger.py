@@ -120,7 +120,7 @@ class Holder:
     """
 
     __slots__ = (
-        "active", "attached", "delivered_count", "finished_count", "in_flight", "lease", "name", "named",
+        "active", "attached", "delivered_count", "finished_count", "in_flight", "keeps", "lease", "name", "named",
         "requeued_count", "seen",
     )  # fmt: skip
 
@@ -132,6 +132,7 @@ class Holder:
         self.seen = 0  # time of its last request, ns; kept by the sessions of a named holder
         self.active = 0  # time at which it last got a message, ns
         self.attached = 0  # subscriptions that deliver to it
+        self.keeps = False  # whether its messages do not time out for now
         self.delivered_count = 0
         self.finished_count = 0
         self.requeued_count = 0
@@ -328,6 +329,7 @@ class Ledger:
         holder.attached -= 1
         if not holder.attached:
             holder.lease = None  # nothing joins it any more
+            holder.keeps = False
         self._drop_if_gone(holder)
 
     def by_name(self, name: str) -> Holder:
@@ -401,10 +403,16 @@ class Ledger:
         holder.in_flight[sequence] = renewed
 
     def expire(self, now: int) -> list[tuple[Holder, list[int]]]:
-        """Take messages from their holders whose deadline has passed: from whom, and which, in order of delivery."""
+        """Take messages from their holders whose deadline has passed: from whom, and which, in order of delivery.
+
+        A holder that keeps its messages gets another timeout for them instead.
+        """
         expired: list[tuple[Holder, list[int]]] = []
         while self._leases and self._leases[0][0] <= now:
             lease = heappop(self._leases)[2]
+            if lease.holder.keeps:
+                self._renew(lease, now)
+                continue
             held = lease.holder.in_flight
             late: list[int] = []
             for run in lease.runs:
@@ -419,6 +427,15 @@ class Ledger:
         for holder, _ in expired:
             self._drop_if_gone(holder)
         return expired
+
+    def _renew(self, lease: Lease, now: int) -> None:
+        """Give a lease another timeout, if something is in flight under it."""
+        if lease.holder.lease is lease:
+            lease.holder.lease = None  # nothing joins it any more
+        if not lease.settled():
+            lease.deadline = deadline = now + max(lease.timeout or 0, SHARED)
+            self._number += 1
+            heappush(self._leases, (deadline, self._number, lease))
 
     def next_deadline(self) -> int | None:
         """Return the earliest time at which `expire` has something to do; drop leases that are settled."""

@@ -17,8 +17,8 @@ class Subscription:
     """A holder's demand at one outlet. `Window` and `Credit` are the two kinds of demand."""
 
     __slots__ = (
-        "_send", "client", "default_timeout", "hang_up", "headers", "holder", "locality", "reserved", "sample_rate",
-        "size", "timeout", "unsent",
+        "_send", "client", "default_timeout", "hang_up", "headers", "heartbeats", "holder", "locality", "reserved",
+        "sample_rate", "size", "timeout", "unsent",
     )  # fmt: skip
 
     def __init__(
@@ -33,6 +33,7 @@ class Subscription:
         locality: int = 0,
         client: Client | None = None,
         default_timeout: bool = False,
+        heartbeats: bool = False,
     ) -> None:
         self.holder = holder
         self.timeout = timeout  # ns that a message may stay with the holder; None: for ever
@@ -41,6 +42,7 @@ class Subscription:
         self.locality = locality  # 2 same zone as the server, 1 same region, 0 elsewhere
         self.client = client  # for statistics
         self.default_timeout = default_timeout  # the timeout is that of the channel, and changes with it
+        self.heartbeats = heartbeats  # the connection ends when the consumer answers none
         self.reserved = False  # kept free for a message that is delivered alone, or busy with it
         self.size = 0  # of a window: how many messages may be in flight at a time
         self.unsent = 0  # of a window: bytes given that the socket has not taken yet

@@ -153,6 +153,7 @@ TOPIC: Final = Kind("topic", _read_topic, _read_topic)
 OVERFLOW: Final = _choice("reject", "drop-oldest", "dead")
 FIELDS: Final = _choice("pairs", "json")
 KEEP: Final = _choice("finished", "trimmed")
+HOLD: Final = _choice("timeout", "connection")
 FIELD: Final = Kind("text", _read_field, _read_field)
 FLAG: Final = _ranged(BOOLEAN, False, True, "true or false")
 
@@ -177,6 +178,12 @@ class ChannelSettings:
     )  # fmt: skip
     msg_timeout: int = option(
         "1m", "requeue a message after this time without an answer, unless its consumer asked for another", kind=SPAN
+    )
+    hold: str = option(
+        "timeout",
+        "leave a message with its consumer for msg_timeout (timeout), or while the consumer is connected and answers "
+        "heartbeats (connection)",
+        kind=HOLD,
     )
     max_in_flight: int = option(0, "deliver at most this many at a time to all consumers; 0: no limit", kind=COUNT)
     rate: Rate = option(

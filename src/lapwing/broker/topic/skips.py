@@ -37,6 +37,9 @@ class SkippedRuns:
             self._runs.append([start, stop])
         self.count += stop - start
 
+    def __contains__(self, sequence: int) -> bool:
+        return any(start <= sequence for start, _ in islice(self.runs_from(sequence), 1))
+
     @property
     def runs(self) -> list[Run]:
         """The runs, rising."""

@@ -255,6 +255,7 @@ class Connection(Stream):
 
     def _agree(self, settings: identify.ClientSettings) -> None:
         self._settings = settings
+        self._session.heartbeats = settings.heartbeat_interval > 0
         self._timer.allow_silence(2 * settings.heartbeat_interval)
 
     def _upgrade(self, settings: identify.ClientSettings) -> None:

@@ -1,4 +1,4 @@
-"""`/channel/pending` and `/channel/claim`: who holds what, and how it is taken from them."""
+"""`/channel/pending`, `/channel/claim` and `/channel/cancel`: who holds what, and how it is taken from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from lapwing.broker.channel.channel import Channel
 from lapwing.broker.channel.entries import SHOWN, Entry, PendingScan, entry_of
 from lapwing.broker.channel.ledger import State
 from lapwing.broker.operations import claims
+from lapwing.broker.operations.cancel import Cancellation
 from lapwing.broker.settings import times
 from lapwing.errors import ReadFailed
 from lapwing.net.server.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.server.requests import Request
 from lapwing.net.server.routes import Reply, Route
-from lapwing.nsqd.http.document import body_fields, member, read_document, whole_number, whole_parameter
+from lapwing.nsqd.http.document import body_fields, boolean, member, read_document, whole_number, whole_parameter
 from lapwing.nsqd.http.permissions import CHANNEL_ADMIN, require
 from lapwing.nsqd.http.publishing import named
 from lapwing.nsqd.turn import Turn
@@ -35,6 +36,8 @@ _KEYS: Final = (
     "reason",
 )  # fmt: skip
 _EXAMPLE: Final = '{"min_idle": 60000, "action": "ready"}'
+_CANCEL_KEYS: Final = ("topic", "channel", "message_ids", "dry_run")
+_CANCEL_EXAMPLE: Final = '{"message_ids": ["invoice-17"]}'
 
 
 class PendingApi:
@@ -48,6 +51,7 @@ class PendingApi:
         return [
             Route("GET", "/channel/pending", self.pending, access=CHANNEL_ADMIN),
             Route("POST", "/channel/claim", self.claim, max_body=1 << 20, access=CHANNEL_ADMIN),
+            Route("POST", "/channel/cancel", self.cancel, max_body=2 << 20, access=CHANNEL_ADMIN),
         ]
 
     # --- who holds what ----------------------------------------------------------------------------------------
@@ -139,6 +143,29 @@ class PendingApi:
         ids = [channel.topic.id_of(sequence) for sequence in done]
         answer = {"topic": topic, "channel": name, "claimed": len(done), "ids": ids, "next": following}
         return value(answer | {"refused": refused} if refused else answer)
+
+    async def cancel(self, request: Request) -> Answer:
+        """Finish the messages that wait and have these message-ids."""
+        document = read_document(request, _CANCEL_KEYS, _CANCEL_EXAMPLE)
+        topic, name = member(document, "topic", str), member(document, "channel", str)
+        require(request, CHANNEL_ADMIN, topic, name)
+        channel = self._broker.existing_channel(topic, name)
+        wanted = member(document, "message_ids", list)
+        if not 0 < len(wanted) <= MOST or not all(isinstance(each, str) and each for each in wanted):
+            raise Refused(400, f"message_ids: a list of 1 to {MOST} ids expected, such as {_CANCEL_EXAMPLE}")
+        dry_run = boolean(document, "dry_run")
+        cancellation = Cancellation(channel, wanted, dry_run=dry_run)
+        while not cancellation.step(now=self._now()):
+            await asyncio.sleep(0)
+            if channel.exiting:
+                raise Refused(404, "CHANNEL_NOT_FOUND")
+        if not dry_run:
+            self._broker.checkpoint_topic(channel.topic, now=self._now())
+            self._schedule_flush()
+        found = cancellation.cancelled
+        ids = [channel.topic.id_of(sequence) for sequences in found.values() for sequence in sequences]
+        answer = {"topic": topic, "channel": name, "dry_run": dry_run, "cancelled": len(ids), "ids": ids}
+        return value(answer | {"message_ids": list(found), "refused": cancellation.refused})
 
     async def _chosen(
         self, channel: Channel, document: Mapping[str, Any], limit: int, refused: dict[str, str]
