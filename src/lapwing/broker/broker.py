@@ -20,6 +20,7 @@ from lapwing.broker.keeper.storage import Storage
 from lapwing.broker.operations.drain import Drain
 from lapwing.broker.operations.redrive import Redrives
 from lapwing.broker.read_stalls import ReadStalls
+from lapwing.broker.schedules.schedules import Schedules
 from lapwing.broker.settings.options import Options
 from lapwing.broker.settings.store import SettingsStore
 from lapwing.broker.topic.cold import ColdTopic
@@ -64,11 +65,12 @@ class Broker:
         self.now = 0  # ns; as of the last turn or checkpoint
         self.mover = DeadLetterMover(self)
         self.redrives = Redrives(self)
+        self.schedules = Schedules(self, storage.schedule_files)
         self.drain: Drain | None = None
         self.skew = 0  # ns from the time that the broker is given, which never jumps, to that of the machine's clock
         self.work = TurnWork(self)
         self.read_stalls: ReadStalls[Channel | Topic] = ReadStalls(report, storage.try_reading)
-        self.staged_from: dict[str, dict[str, int]] = {}  # by topic and sink: where a batch begins that may be partial
+        self.staged_from: dict[str, dict[str, int]] = {}  # by topic and who asks for it: what the log has to keep
         self.on_new_topic: Callable[[Topic], None] = lambda topic: None
 
     @property
@@ -310,9 +312,11 @@ class Broker:
     def restore(self, *, now: int) -> None:
         """Open all topics and channels as they were, from the catalog, the logs and the journals."""
         self.opening.open_all(now=now)
+        self.schedules.restore(now=now)
 
     def close(self, *, now: int) -> None:
         """Save everything, and release the data path."""
         self.exiting = True
         self.commit(now)
+        self.schedules.save_progress()
         self.keeper.close()

@@ -187,8 +187,9 @@ class Daemon:
         staged.start()
         self._stopping.append(staged.stop)
         self._redrives = http.redrives
-        self._redrives.wake()
-        self._stopping.append(self._redrives.stop)
+        for runner in (http.redrives, http.schedules):
+            runner.wake()
+            self._stopping.append(runner.stop)
         audit = NodeAudit(AuditFile(options.data_path or "."), broker, self.log)
         self.routes = routes = audit.watched([*http.routes(), *log_api.routes(), *staged.routes()])
         table: RouteTable = Router(routes)

@@ -23,6 +23,7 @@ from lapwing.log.log import DiskLog, LogOptions, TopicLog
 from lapwing.log.memory import MemoryLog
 from lapwing.log.options import boot_number
 from lapwing.log.resting_file import RestingFile, RestingTopic
+from lapwing.log.schedule_files import ScheduleFiles
 from lapwing.log.side.sidelog import MessageStore, SideLog, side_path
 
 _MANY: Final = 1000
@@ -88,6 +89,7 @@ class Storage:
     """The storage of all topics. Where nothing else is written here, it is memory, which keeps nothing."""
 
     catalog: Catalog
+    schedule_files: ScheduleFiles | None = None
 
     @abstractmethod
     def open(self, name: str) -> Store:
@@ -252,6 +254,7 @@ class DiskStorage(Storage):
         self._on_corrupt = self._corrupt  # one object for all logs
         self.catalog = Catalog(self._place.path)
         self.clock_file = ClockFile(self._place.path)
+        self.schedule_files = ScheduleFiles(self._place.path, sync=options.durability == "fsync")
         self.many = _MANY  # idle topics for which a faster start is prepared
         self._resting = RestingFile(self._place.path)
 

@@ -6,7 +6,7 @@ The frames carry the ids from the log's `next` on, so a batch is appended before
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.broker.failures import dead_letters
@@ -16,6 +16,10 @@ from lapwing.log.segments.attributes import Rows, encode_headers
 
 if TYPE_CHECKING:
     from lapwing.broker.topic.topic import Topic
+
+
+SCHEDULE_PREFIX: Final = "schedule-"  # of the headers that a schedule sets
+_OWN: Final = (*dead_letters.OWN, b'"schedule-')  # how headers as JSON begin that only the broker sets
 
 
 class Batch:
@@ -57,10 +61,24 @@ def single(topic: Topic, body: bytes, *, now: int, defer: int = 0, headers: Mapp
     frames = kernel.frame_one(body, topic.id_base + sequence, now + topic.skew)
     if not defer and not headers:
         return Batch(frames, 1, len(body))
-    extra = Extra(sequence, topic.lawful_delay(defer), dead_letters.original(headers) if headers else {})
+    extra = Extra(sequence, topic.lawful_delay(defer), of_client(headers) if headers else {})
     if not defer and not extra.headers:
         return Batch(frames, 1, len(body))
     return Batch(frames, 1, len(body), rows_of([extra]), deferred=extra.defer > 0)
+
+
+def with_headers(topic: Topic, body: bytes, headers: Mapping[str, str], *, now: int) -> Batch:
+    """Return one message with these headers, those of the broker among them."""
+    sequence = topic.log.next
+    frames = kernel.frame_one(body, topic.id_base + sequence, now + topic.skew)
+    return Batch(frames, 1, len(body), rows_of([Extra(sequence, headers=dict(headers))]))
+
+
+def of_client(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that a client may set: without those that only the broker sets."""
+    return {
+        name: text for name, text in dead_letters.original(headers).items() if not name.startswith(SCHEDULE_PREFIX)
+    }
 
 
 def multiple(topic: Topic, body: bytes, *, now: int) -> Batch:
@@ -81,9 +99,9 @@ def headed(topic: Topic, body: bytes, *, now: int, defer: int = 0) -> Batch:
     frames, rows, count = kernel.frame_headed(
         body, topic.id_base + first, now + topic.skew, options.max_batch_count, options.max_msg_size, kernel.MAX_HEADERS
     )
-    if any(mark in rows for mark in dead_letters.OWN):
+    if any(mark in rows for mark in _OWN):
         extras = Rows(first, first + count - 1, rows).extras(first, first + count)
-        kept = [Extra(each.sequence, each.defer, dead_letters.original(each.headers)) for each in extras]
+        kept = [Extra(each.sequence, each.defer, of_client(each.headers)) for each in extras]
         rows = rows_of([each for each in kept if each.headers])
     if defer:
         plain = b"[%d,0," % first
@@ -96,7 +114,7 @@ def sharing(topic: Topic, bodies: Sequence[bytes], headers: Mapping[str, str] | 
 
     Where the topic publishes once, those behind the first get the shared id with their number.
     """
-    headers = dead_letters.original(headers) if headers else {}
+    headers = of_client(headers) if headers else {}
     name = headers.get(dedup.HEADER)
     if name and topic.dedup is not None:
         names = [f"{name}/{index}" if index else name for index in range(len(bodies))]

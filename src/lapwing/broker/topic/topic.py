@@ -164,7 +164,7 @@ class Topic:
 
     @property
     def staged_from(self) -> int | None:
-        """The sequence from which on a start may look for parts of batches; None when no batch is being published."""
+        """The sequence from which on a start looks for parts of batches and for ticks of schedules; None: nowhere."""
         places = self._broker.staged_from.get(self.name)
         return min(places.values()) if places else None
 

@@ -23,12 +23,13 @@ from lapwing.nsqd.http.node_info import NodeInfo
 from lapwing.nsqd.http.pending import PendingApi
 from lapwing.nsqd.http.pipelines import Pipelines
 from lapwing.nsqd.http.publishing import Publishing, Settled, named
+from lapwing.nsqd.http.schedules import SchedulesApi
 from lapwing.nsqd.http.seek import SeekApi
 from lapwing.nsqd.http.settings import SettingsApi
 from lapwing.nsqd.http.statspage import JsonPage, Snapshot, TextPage
-from lapwing.nsqd.redrive_runner import RedriveRunner
 from lapwing.nsqd.stats import memory
 from lapwing.nsqd.stats.metrics import FsyncTimes, Metrics, count_topics
+from lapwing.nsqd.step_runner import StepRunner
 
 if TYPE_CHECKING:
     from lapwing.nsqd.daemon import Daemon
@@ -65,7 +66,9 @@ class Http:
         self._schedule_flush = node.turn.schedule_flush
         self._pauses = memory.GcPauses()
         self._publishing = Publishing(node.broker, node.turn, node.log, node.peers)
-        self.redrives = RedriveRunner(node.turn, node.log)
+        self.redrives = StepRunner("redrive", node.broker.redrives, node.turn, node.log)
+        self.schedules = StepRunner("schedules", node.broker.schedules, node.turn, node.log)
+        node.broker.schedules.on_change = self.schedules.wake
         pipelines = Pipelines(node.clock.now)
         self._others = [
             *self._publishing.routes(),
@@ -74,6 +77,7 @@ class Http:
             *NodeInfo(node.options, node.options.data_path or ".").routes(),
             *pipelines.routes(),
             *SettingsApi(node.turn).routes(),
+            *SchedulesApi(node.turn).routes(),
             *SeekApi(node.turn).routes(),
             *DrainApi(node.turn, node.log).routes(),
             *PendingApi(node.turn).routes(),

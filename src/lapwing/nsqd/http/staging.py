@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
-from lapwing.broker.failures import dead_letters
 from lapwing.broker.operations.staging import Commit, NotStaged, Staging
+from lapwing.broker.topic import batch
 from lapwing.errors import BrokerError, LapwingError, LogError, PublishRefused
 from lapwing.log.segments.attributes import encode_headers
 from lapwing.log.staged import KEY, Part, StagedFiles
@@ -216,7 +216,7 @@ class Staged:
                 raise Refused(400, "INVALID_DEFER", index=index)
             if not isinstance(headers, dict) or not _are_lawful(headers):
                 raise Refused(400, "INVALID_HEADERS", index=index)
-        return [(index, defer, dead_letters.original(headers)) for index, defer, headers in extras]
+        return [(index, defer, batch.of_client(headers)) for index, defer, headers in extras]
 
     def _check_space(self, size: int) -> None:
         """Raise `Refused` if the part would take disk space that is to stay free."""

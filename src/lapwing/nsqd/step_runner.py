@@ -1,10 +1,10 @@
-"""Work off the redrives of a broker, a step at a time, between everything else."""
+"""Work off what the broker does by itself, redrives and schedules, a step at a time, between everything else."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Final, Protocol
 
 from lapwing.net.logs import Log
 from lapwing.nsqd.turn import Turn
@@ -12,12 +12,23 @@ from lapwing.nsqd.turn import Turn
 _LONG: Final = 20_000_000  # ns; after a step that takes longer, others have as much time
 
 
-class RedriveRunner:
-    """A task of the event loop that runs while there is a redrive."""
+class Work(Protocol):
+    """What is worked off."""
 
-    def __init__(self, turn: Turn, log: Log) -> None:
+    @property
+    def active(self) -> object:
+        """Something true while there is work, now or later."""
+
+    def step(self, *, now: int) -> int | None:
+        """Do a part of it; return the time of the next step, ns (`now`: at once), or None without work."""
+
+
+class StepRunner:
+    """A task of the event loop that runs while there is work."""
+
+    def __init__(self, name: str, work: Work, turn: Turn, log: Log) -> None:
+        self._name, self._work, self._log = name, work, log
         self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
-        self._log = log
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
@@ -27,18 +38,18 @@ class RedriveRunner:
         self.resume()
 
     def resume(self) -> None:
-        """Work off redrives, if there are any and nobody does."""
-        if self._broker.redrives.active and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="redrive")
+        """Work, if there is something to do and nobody does it."""
+        if self._work.active and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     async def _run(self) -> None:
         while True:
             self._changed.clear()
             now = self._now()
             try:
-                due = self._broker.redrives.step(now=now)
-            except Exception as error:  # a mistake of ours must not end redrives for good
-                self._log.error(f"redrive: {type(error).__name__}: {error}")
+                due = self._work.step(now=now)
+            except Exception as error:  # a mistake of ours must not end the work for good
+                self._log.error(f"{self._name}: {type(error).__name__}: {error}")
                 due = now + 1_000_000_000
             if self._broker.has_work:
                 self._schedule_flush()

@@ -1,0 +1,1 @@
+"""Schedules: messages that the broker publishes by itself, at a time, every so often, or by a cron expression."""

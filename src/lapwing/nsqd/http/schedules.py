@@ -1,0 +1,95 @@
+"""`/schedules`: messages that the broker publishes by itself."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lapwing.broker.schedules.schedules import Schedule
+from lapwing.broker.settings import times
+from lapwing.net.server.answers import Answer, Refused, nothing, value
+from lapwing.net.server.requests import Request
+from lapwing.net.server.routes import Reply, Route
+from lapwing.nsqd.http.document import parse_json, whole_parameter
+from lapwing.nsqd.http.publishing import Settled
+from lapwing.nsqd.turn import Turn
+
+_LARGEST: Final = 256 * 1024  # of a document, whose body may be base64
+_MOST_NEXT: Final = 100
+_EXAMPLE: Final = '{"topic": "reports", "body": "nightly", "every": "5m"}'
+
+
+class SchedulesApi:
+    """The routes."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
+        self._schedules = turn.broker.schedules
+
+    def routes(self) -> list[Route]:
+        """Return the routes for the table."""
+        return [
+            Route("GET", "/schedules", self.list),
+            Route("GET", "/schedules/<name>", self.show),
+            Route("PUT", "/schedules/<name>", self.put, max_body=_LARGEST),
+            Route("DELETE", "/schedules/<name>", self.remove),
+            Route("POST", "/schedules/run/<name>", self.run),
+            Route("POST", "/schedules/pause/<name>", self.pause),
+            Route("POST", "/schedules/resume/<name>", self.resume),
+        ]
+
+    def list(self, request: Request) -> Answer:
+        """Answer with all schedules; `next=N` says how many of the ticks to come are named."""
+        return value({"schedules": [self._shown(each, request) for each in self._schedules.all()]})
+
+    def show(self, request: Request) -> Answer:
+        """Answer with one schedule."""
+        return value(self._shown(self._existing(request), request))
+
+    def put(self, request: Request) -> Answer:
+        """Add a schedule, or change the one of its name."""
+        document = parse_json(request.body, f"a JSON object expected in the body, such as {_EXAMPLE}")
+        return value(self._shown(self._schedules.put(request.parameter, document, now=self._now()), request))
+
+    def remove(self, request: Request) -> Answer:
+        """Remove a schedule."""
+        self._schedules.remove(self._existing(request).definition.name)
+        return nothing()
+
+    def run(self, request: Request) -> Reply:
+        """Publish its message now; answered when the log has it."""
+        answer = Settled()
+        self._schedules.run(self._existing(request), answer, now=self._now())
+        self._schedule_flush()
+        return answer
+
+    def pause(self, request: Request) -> Answer:
+        """Leave out its ticks from now on."""
+        return self._set_paused(request, True)
+
+    def resume(self, request: Request) -> Answer:
+        """Publish its ticks again; those that came meanwhile are left out."""
+        return self._set_paused(request, False)
+
+    def _set_paused(self, request: Request, paused: bool) -> Answer:
+        found = self._schedules.set_paused(self._existing(request), paused, now=self._now())
+        return value(self._shown(found, request))
+
+    def _existing(self, request: Request) -> Schedule:
+        found = self._schedules.get(request.parameter)
+        if found is None:
+            raise Refused(404, "SCHEDULE_NOT_FOUND")
+        return found
+
+    def _shown(self, schedule: Schedule, request: Request) -> dict[str, Any]:
+        wall = self._now() + self._broker.skew
+        count = min(whole_parameter(request.query, "next", 1), _MOST_NEXT)
+        return {
+            "name": schedule.definition.name,
+            **schedule.definition.document(),
+            "state": schedule.state,
+            "next": [times.show(tick) for tick in schedule.upcoming(wall, count)],
+            "last": times.show(schedule.last) if schedule.published or schedule.last > schedule.since else "",
+            "published": schedule.published,
+            "missed": schedule.missed,
+            "problem": schedule.problem,
+        }
