@@ -1,5 +1,6 @@
 """Schedules: each tick is published once, whatever happens on the way."""
 
+import itertools
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_a_day_of_minutes_with_a_kill_at_every_tick(tmp_path: Path):
     found = ticks(stage)
     assert len(found) == len(set(found)) == 6 * 24
     times = [datetime.fromisoformat(each) for each in found]
-    assert {(b - a).total_seconds() for a, b in zip(times, times[1:], strict=False)} == {600}
+    assert {(b - a).total_seconds() for a, b in itertools.pairwise(times)} == {600}
 
 
 @settings(max_examples=60, deadline=None)
@@ -161,12 +162,15 @@ def test_a_day_of_minutes_with_a_kill_at_every_tick(tmp_path: Path):
 def test_before_and_after_are_the_same_ticks(expression: str, zone: str, moment: int):
     timing = read_cron(expression, zone)
     first = timing.after(moment * SECOND)
-    assert first is not None and first > moment * SECOND
+    assert first is not None
+    assert first > moment * SECOND
     second = timing.after(first)
-    assert second is not None and second > first
+    assert second is not None
+    assert second > first
     assert timing.until(first) == first
     before = timing.until(moment * SECOND)
-    assert before is not None and before <= moment * SECOND
+    assert before is not None
+    assert before <= moment * SECOND
     assert timing.after(before) == first
 
 
@@ -186,7 +190,8 @@ def test_ticks_of_an_outage(tmp_path: Path, misfire: str, expected: int):
     if misfire == "once":
         assert found == ["1970-01-01T01:16:40Z"]  # the newest
     schedule = stage.broker.schedules.get("s")
-    assert schedule is not None and schedule.published + schedule.missed == 60
+    assert schedule is not None
+    assert schedule.published + schedule.missed == 60
     pass_time(stage, 30 * SECOND)
     assert len(ticks(stage)) == expected + 1
 
@@ -260,7 +265,7 @@ def test_the_log_keeps_ticks_that_the_file_does_not_know(tmp_path: Path):
     schedules = stage.broker.schedules
     for number in range(30):
         stage.now += MINUTE
-        schedules._next_save = stage.now + DAY  # noqa: SLF001: as if the process died between two saves
+        schedules._next_save = stage.now + DAY  # as if the process died between two saves
         step(stage)
         stage.client().publish(b"x" * 1000)
         consumer.finish(*consumer.received())
@@ -269,7 +274,7 @@ def test_the_log_keeps_ticks_that_the_file_does_not_know(tmp_path: Path):
     stage.kill()
     step(stage)
     assert len(ticks(stage)) == 30
-    stage.broker.schedules._next_save = 0  # noqa: SLF001
+    stage.broker.schedules._next_save = 0
     step(stage)
     stage.checkpoint(trim=True)
     assert len(ticks(stage)) < 30  # they are known now
@@ -304,7 +309,7 @@ def test_a_schedule_that_is_not_understood_stays_in_the_file(tmp_path: Path):
     stage = Stage(tmp_path)
     put(stage, "old")
     path = tmp_path / "schedules"
-    stage.broker.schedules._files.save(  # type: ignore[union-attr]  # noqa: SLF001
+    stage.broker.schedules._files.save(  # type: ignore[union-attr]
         {"new": {"topic": "t", "body": "b", "moon": "full", "since": 1, "last": 1}}
     )
     stage.kill()

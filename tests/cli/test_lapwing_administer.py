@@ -174,6 +174,26 @@ def test_a_policy_is_set_listed_and_removed_on_every_node(pair: Pair) -> None:
     assert pair.run("policy", "remove", "retries", "--yes", code=1).count("refused: POLICY_NOT_FOUND") == 2
 
 
+def test_a_schedule_is_put_listed_run_paused_and_removed(pair: Pair) -> None:
+    topic = pair.topic()
+    node = ("--node", pair.nodes[0].http)
+    assert "no schedules; `lapwing schedule put --help`" in lapwing("schedule", "list", daemon=pair.nodes[0]).stderr
+    put = ("schedule", "put", "nightly", topic, '{"kind": "daily"}', "--cron", "30 2 * * *", "--zone", "Europe/Berlin")
+    assert "active: cron 30 2 * * * Europe/Berlin" in pair.run(*put, "-H", "kind=report", *node)
+    listed = pair.run("schedule", "list")
+    shown = pair.run("schedule", "show", "nightly", "-n", "3")
+    assert (listed.count("nightly"), shown.count("next ")) == (1, 1 + 3)
+    assert "published" in pair.run("schedule", "run", "nightly")
+    assert "paused" in pair.run("schedule", "pause", "nightly")
+    assert "active" in pair.run("schedule", "resume", "nightly")
+    assert "removed" in pair.run("schedule", "remove", "nightly", "--yes")
+    assert pair.channel(topic)["depth"] == 1
+
+    assert "give one of --every, --cron and --at" in pair.run("schedule", "put", "n", topic, "b", code=2)
+    assert "the unit is missing" in pair.run("schedule", "put", "n", topic, "b", "--every", "5", *node, code=1)
+    assert "lapwing schedule list" in pair.run("schedule", "run", "nightly", code=1)
+
+
 def test_replay_counts_asks_delivers_again_and_can_be_undone(pair: Pair) -> None:
     topic = pair.topic("one", "two", "three")
     node = pair.nodes[0]

@@ -161,6 +161,49 @@ async def test_settings_are_described_by_the_first_node_that_knows_them(cluster:
     assert "max_attempts" in [each["name"] for each in described["channel"]]
 
 
+async def test_a_schedule_is_put_on_one_node_and_found_there(cluster: Cluster) -> None:
+    async with Admin(lookupd=cluster.lookupd.http) as admin:
+        with pytest.raises(ConfigError, match="a schedule is named like a topic"):
+            await admin.put_schedule("no/schedule", "t", "b", every="1h")
+        with pytest.raises(NothingThere, match="no nsqd has a schedule 'nightly'"):
+            await admin.run_schedule("nightly")
+        (put,) = await admin.put_schedule("nightly", "reports", b"\xff", cron="0 9 * * *", zone="Europe/Berlin")
+        (again,) = await admin.put_schedule("nightly", "reports", "new", cron="0 9 * * *", zone="Europe/Berlin")
+        listed = (await admin.schedules()).answers
+        (run,) = await admin.run_schedule("nightly")
+        (counted,) = await admin.counts("reports")
+        (paused,) = await admin.pause_schedule("nightly")
+        (resumed,) = await admin.resume_schedule("nightly")
+        ((shown),) = (await admin.schedule("nightly", count=3)).answers.values()
+        await admin.remove_schedule("nightly")
+        after = (await admin.schedules()).answers
+
+    assert put.node == again.node == run.node == counted.node
+    assert sum(len(found.schedules) for found in listed.values()) == 1
+    assert counted.answer is not None
+    assert counted.answer.waiting == 1
+    assert paused.answer is not None
+    assert resumed.answer is not None
+    assert (paused.answer.state, resumed.answer.state) == ("paused", "active")
+    assert (shown.when, len(shown.next), shown.document["body"]) == ("cron 0 9 * * * Europe/Berlin", 3, "new")
+    assert not any(found.schedules for found in after.values())
+
+
+async def test_a_schedule_is_not_put_while_a_node_that_may_have_it_is_gone(cluster: Cluster) -> None:
+    gone, there = cluster.nodes
+    os.kill(gone.pid, signal.SIGSTOP)
+    try:
+        http = DaemonHttp(request_timeout=0.5)
+        admin = Admin([node.http for node in cluster.nodes], http=http)
+        with pytest.raises(NodesFailed, match="nothing was changed"):
+            await admin.put_schedule("s", "t", "b", every="1h")
+        await http.aclose()
+    finally:
+        os.kill(gone.pid, signal.SIGCONT)
+    async with Admin(there.http) as admin:
+        assert not any(found.schedules for found in (await admin.schedules()).answers.values())
+
+
 async def test_policies_are_set_listed_and_removed(cluster: Cluster) -> None:
     async with Admin(lookupd=cluster.lookupd.http) as admin:
         with pytest.raises(ConfigError, match="a policy is named like a topic"):

@@ -61,6 +61,7 @@ NOT_RUN = {
 }  # fmt: skip
 HERE = {
     ("README.md", "nsqlookupd &"), ("docs/client.md", "python"), ("docs/redis.md", "python"), ("docs/failure.md", "sh"),
+    ("docs/schedules.md", "sh"), ("docs/schedules.md", "python"),
     ("docs/testing.md", "python"), ("docs/headers.md", "sh"),
     ("docs/failure.md", "python"), ("docs/failure.md", "json"), ("docs/security.md", "sh"),
     ("docs/pipelines.md", "yaml"), ("docs/pipelines.md", "from lapwing.spark.pipelines.python import pipeline"),

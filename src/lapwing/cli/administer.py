@@ -48,6 +48,7 @@ _ADVICE: Final = {
     "NOT_FOUND": "this nsqd knows no such request, as a plain NSQ server",
     "POLICY_NOT_FOUND": "there is no such policy; `lapwing policy list` lists them",
     "REDRIVE_NOT_FOUND": "no letters were returned there yet; `lapwing dead redrive` does it",
+    "SCHEDULE_NOT_FOUND": "there is no such schedule; `lapwing schedule list` lists them",
     "TOPIC_NOT_FOUND": "there is no such topic; `lapwing topics` lists them",
 }  # by error of nsqd
 

@@ -44,6 +44,7 @@ SECTIONS: Final = {
         "channel": "Create, delete, pause, unpause and empty channels.",
         "settings": "Show and change the settings of a topic or channel.",
         "policy": "Settings for every topic or channel whose name matches.",
+        "schedule": "Publish messages at a time, every so often, or by a cron expression.",
         "dead": "Look at dead letters, return them to their channels, or drop them.",
         "pending": "List messages that are in flight or wait to be delivered again, and take them.",
         "replay": "Deliver messages of a channel's past again.",

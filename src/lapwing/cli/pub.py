@@ -48,7 +48,7 @@ def app(
             texts = [source.read()]
     if not all(texts):
         raise ConfigError("an empty message, which nsqd does not take")
-    where, headers = shared.addresses(cluster), _headers(header or [])
+    where, headers = shared.addresses(cluster), parse_headers(header or [])
     try:
         count = shared.run(lambda: _publish(topic, texts, headers, file, where, delay / 1e9, timeout))
     except PublishFailed as error:
@@ -100,7 +100,8 @@ def _report(count: int) -> None:
         sys.stderr.write(f"\r{count:,} published ")
 
 
-def _headers(pairs: list[str]) -> dict[str, str]:
+def parse_headers(pairs: list[str]) -> dict[str, str]:
+    """Return the headers that `NAME=VALUE` pairs name. Raises `ConfigError`."""
     from lapwing.client.headers import encode
 
     headers = {}

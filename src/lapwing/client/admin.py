@@ -1,8 +1,10 @@
 """Administer a cluster: one nsqd, several, or those that nsqlookupd names. All nodes are asked at the same time."""
 
 import asyncio
+import base64
 import copy
 import dataclasses
+import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -28,6 +30,8 @@ from lapwing.client.admin_results import (
     Policy,
     Redrive,
     Results,
+    Schedule,
+    Schedules,
     Seek,
     Settings,
     SeveralNodes,
@@ -328,6 +332,102 @@ class Admin:
             await self._http.call("DELETE", node.contact, path)
 
         return self._checked(await self._each(await self._all(), remove))
+
+    # ---- schedules ----
+
+    async def schedules(self, *, count: int = 1) -> Results[Schedules]:
+        """Return the schedules of each node, with so many of the times to come."""
+
+        async def ask(node: Node) -> Schedules:
+            return Schedules.of(await self._get(node, "/schedules", {"next": str(count)}))
+
+        return self._checked(await self._each(await self._all(), ask))
+
+    async def schedule(self, name: str, *, count: int = 10) -> Results[Schedule]:
+        """Return a schedule, of the node that has it, with so many of the times to come."""
+        return await self._schedule("GET", name, params={"next": str(count)})
+
+    async def put_schedule(
+        self, name: str, topic: str, body: str | bytes, *, every: str = "", cron: str = "", at: str = "",
+        zone: str = "UTC", misfire: str = "once", headers: Mapping[str, str] | None = None, paused: bool = False,
+    ) -> Results[Schedule]:
+        """Have a message published `every` so often (`5m`), by a `cron` expression in a time `zone`, or `at` one time.
+
+        The schedule of that name is changed on the node that has it, and continues if its times are the same. A new
+        one is put on one node: the same one each time, as long as the cluster has the same nodes. `misfire` is for
+        times at which that node did not run: one message for all of them (`once`), none (`skip`), or `all`.
+        """  # fmt: skip
+        document: Json = {"topic": topic, "zone": zone, "misfire": misfire, "paused": paused}
+        document |= {key: each for key, each in (("every", every), ("cron", cron), ("at", at)) if each}
+        document |= {"headers": dict(headers)} if headers else {}
+        document |= {"body": body} if isinstance(body, str) else {"body_base64": base64.b64encode(body).decode()}
+        nodes, having = await self._schedule_nodes(name)
+        if nodes.failed or nodes.missing:  # which may have it, and it must not be on two
+            raise NodesFailed(Results(tuple(nodes.failed), tuple(nodes.missing)), planned=True)
+        chosen = having or [max(nodes.nodes, key=lambda node: _weight(name, node))]
+
+        async def put(node: Node) -> Schedule:
+            return Schedule.of(await self._http.call("PUT", node.contact, _schedule_path(name), document=document))
+
+        return self._checked(await self._each(_Nodes(chosen), put))
+
+    async def remove_schedule(self, name: str) -> Results[None]:
+        """Remove a schedule."""
+
+        async def remove(node: Node) -> None:
+            await self._http.call("DELETE", node.contact, _schedule_path(name))
+
+        return await self._where_scheduled(name, remove)
+
+    async def run_schedule(self, name: str) -> Results[None]:
+        """Publish the message of a schedule now, beside its times."""
+
+        async def run(node: Node) -> None:
+            await self._http.post(node.contact, _schedule_path(name, "run"), {})
+
+        return await self._where_scheduled(name, run)
+
+    async def pause_schedule(self, name: str) -> Results[Schedule]:
+        """Leave out the times of a schedule from now on."""
+        return await self._schedule("POST", name, "pause")
+
+    async def resume_schedule(self, name: str) -> Results[Schedule]:
+        """End the pause of a schedule; times that came meanwhile are left out."""
+        return await self._schedule("POST", name, "resume")
+
+    async def _schedule(
+        self, method: str, name: str, order: str = "", params: Mapping[str, str] | None = None
+    ) -> Results[Schedule]:
+        async def ask(node: Node) -> Schedule:
+            return Schedule.of(await self._http.call(method, node.contact, _schedule_path(name, order), params or {}))
+
+        return await self._where_scheduled(name, ask)
+
+    async def _where_scheduled(self, name: str, work: Callable[[Node], Awaitable[T]]) -> Results[T]:
+        """Return the result of the node that has a schedule. Raises `NothingThere`."""
+        nodes, having = await self._schedule_nodes(name)
+        if not having and not nodes.failed:
+            raise NothingThere(f"no nsqd has a schedule {name!r}", nodes.missing)
+        return self._checked(await self._each(_Nodes(having, nodes.missing, nodes.failed), work))
+
+    async def _schedule_nodes(self, name: str) -> tuple[_Nodes, list[Node]]:
+        """Return the nodes, and those of them that have a schedule; nodes that do not answer are `failed`."""
+        path = _schedule_path(name)
+
+        async def has(node: Node) -> bool:
+            try:
+                await self._get(node, path)
+            except CallFailed as error:
+                if error.code != "SCHEDULE_NOT_FOUND":
+                    raise
+                return False
+            return True
+
+        nodes = await self._all()
+        found = await self._each(nodes, has)
+        nodes.failed = [result for result in found if not result.done]
+        having = found.answers
+        return nodes, [node for node in nodes.nodes if having.get(node.name)]
 
     # ---- pending messages ----
 
@@ -773,6 +873,17 @@ def _policy_path(name: str) -> str:
     if not names.valid_policy(name):
         raise ConfigError(names.POLICY)
     return f"/policies/{quote(name, safe='')}"
+
+
+def _schedule_path(name: str, order: str = "") -> str:
+    if not names.valid_policy(name) or names.ephemeral(name):
+        raise ConfigError(names.POLICY.replace("a policy", "a schedule"))
+    return f"/schedules/{order}{'/' if order else ''}{quote(name, safe='')}"
+
+
+def _weight(name: str, node: Node) -> bytes:
+    """Return a number by which each name chooses one of the nodes, the same as long as that node is there."""
+    return hashlib.sha256(f"{name} {node.name}".encode()).digest()
 
 
 def _addresses(given: str | Iterable[str]) -> list[str]:

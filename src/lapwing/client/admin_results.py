@@ -201,6 +201,44 @@ class Policy(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule(_Report):
+    """A schedule of a node. Times are RFC 3339; `published` and `missed` count since the node has started."""
+
+    name: str
+    topic: str
+    state: str  # active, paused, failing or done
+    next: Sequence[str]  # the next times
+    last: str = ""  # the time that was published last
+    at: str = ""
+    every: str = ""
+    cron: str = ""
+    zone: str = "UTC"
+    misfire: str = "once"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    published: int = 0
+    missed: int = 0
+    problem: str = ""  # why it fails
+
+    @property
+    def when(self) -> str:
+        """Its times as they were put: `every 5m`, `cron 0 9 * * * Europe/Berlin`, `at 2030-01-31T12:00:00Z`."""
+        zone = f" {self.zone}" if self.zone != "UTC" else ""
+        return f"every {self.every}" if self.every else f"cron {self.cron}{zone}" if self.cron else f"at {self.at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules(_Report):
+    """The schedules of a node, by name."""
+
+    schedules: tuple[Schedule, ...]
+
+    @classmethod
+    def of(cls, document: Json) -> Self:
+        """Return them from the JSON of a node."""
+        return cls(tuple(map(Schedule.of, document["schedules"])), document=document)
+
+
+@dataclass(frozen=True, slots=True)
 class Policies(_Report):
     """The policies of a node, the one that wins first."""
 

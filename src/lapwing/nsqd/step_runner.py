@@ -13,7 +13,7 @@ _LONG: Final = 20_000_000  # ns; after a step that takes longer, others have as 
 
 
 class Work(Protocol):
-    """What is worked off."""
+    """Something to be done in steps."""
 
     @property
     def active(self) -> object:

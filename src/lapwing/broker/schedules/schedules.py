@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lapwing.log.schedule_files import ScheduleFiles
 
 MOST: Final = 1000  # schedules of one node
-LATE: Final = 10 * SECOND  # a tick that comes later is missed, and `misfire` says what becomes of it
+LATE: Final = 10 * SECOND  # a tick that comes later is missed: see `misfire`
 SAVE: Final = 10 * SECOND  # ns between two writes of the progress, and the longest time without a look at the clock
 _RETRY: Final = SECOND
 _SET_BACK: Final = 3 * 3600 * SECOND  # by less, a clock that is set back repeats no tick; by more, its time holds

@@ -1,4 +1,4 @@
-"""When a schedule publishes: once, every so often, or by a cron expression in a time zone; times are Unix ns."""
+"""The times of a schedule: one, every so often, or by a cron expression in a time zone; all are Unix ns."""
 
 from __future__ import annotations
 

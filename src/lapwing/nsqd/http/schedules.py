@@ -38,17 +38,18 @@ class SchedulesApi:
         ]
 
     def list(self, request: Request) -> Answer:
-        """Answer with all schedules; `next=N` says how many of the ticks to come are named."""
-        return value({"schedules": [self._shown(each, request) for each in self._schedules.all()]})
+        """Answer with all schedules; with `next=N` each names so many of its ticks to come."""
+        count = _count(request)
+        return value({"schedules": [self._shown(each, count) for each in self._schedules.all()]})
 
     def show(self, request: Request) -> Answer:
         """Answer with one schedule."""
-        return value(self._shown(self._existing(request), request))
+        return value(self._shown(self._existing(request), _count(request)))
 
     def put(self, request: Request) -> Answer:
         """Add a schedule, or change the one of its name."""
         document = parse_json(request.body, f"a JSON object expected in the body, such as {_EXAMPLE}")
-        return value(self._shown(self._schedules.put(request.parameter, document, now=self._now()), request))
+        return value(self._shown(self._schedules.put(request.parameter, document, now=self._now()), _count(request)))
 
     def remove(self, request: Request) -> Answer:
         """Remove a schedule."""
@@ -72,7 +73,7 @@ class SchedulesApi:
 
     def _set_paused(self, request: Request, paused: bool) -> Answer:
         found = self._schedules.set_paused(self._existing(request), paused, now=self._now())
-        return value(self._shown(found, request))
+        return value(self._shown(found, _count(request)))
 
     def _existing(self, request: Request) -> Schedule:
         found = self._schedules.get(request.parameter)
@@ -80,9 +81,8 @@ class SchedulesApi:
             raise Refused(404, "SCHEDULE_NOT_FOUND")
         return found
 
-    def _shown(self, schedule: Schedule, request: Request) -> dict[str, Any]:
+    def _shown(self, schedule: Schedule, count: int) -> dict[str, Any]:
         wall = self._now() + self._broker.skew
-        count = min(whole_parameter(request.query, "next", 1), _MOST_NEXT)
         return {
             "name": schedule.definition.name,
             **schedule.definition.document(),
@@ -93,3 +93,7 @@ class SchedulesApi:
             "missed": schedule.missed,
             "problem": schedule.problem,
         }
+
+
+def _count(request: Request) -> int:
+    return min(whole_parameter(request.query, "next", 1), _MOST_NEXT)
