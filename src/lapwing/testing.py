@@ -122,13 +122,23 @@ class Broker:
         """Turn the clock: deferred messages become ready, and messages in flight time out."""
         if seconds < 0:
             raise ValueError(f"advance by {seconds} s: the clock does not go back")
-        self.now += round(seconds * SECOND)
+        self._publish_scheduled(self.now + round(seconds * SECOND))
         while self._core.scan(self.now):
             self._commit()
         self._commit()
         for future, deadline in self._requests.values():
             if deadline <= self.now and not future.done():
                 future.set_exception(RequestTimeout("no reply came in time: does a handler reply?"))
+
+    def _publish_scheduled(self, end: int) -> None:
+        """Turn the clock, from one time of a schedule to the next."""
+        while True:
+            due = self._core.schedules.step(now=self.now)
+            self._commit()
+            if due is None or due > end:
+                break
+            self.now = due
+        self.now = end
 
     async def request(
         self, topic: str, body: Body, *, headers: Mapping[str, str] | None = None, timeout: float = 10.0
@@ -159,6 +169,8 @@ class Broker:
                 stack.push_async_callback(app.stop)
             for declared in app.declared:
                 self.channel(declared.topic, declared.channel, **declared.settings)
+            for scheduled in app.scheduled:
+                self._core.schedules.put(scheduled.name, scheduled.document(), now=self.now)
             yield RunningApp(self, app)
 
     def producer(self) -> "TestProducer":

@@ -231,6 +231,70 @@ async def test_settings_of_an_operator_stay_and_are_reported(daemon, caplog):
         await run(overwrite=True, burst=3, rate="")
 
 
+async def test_a_function_runs_at_its_times_on_the_clock_of_a_test():
+    app = App()
+    ran: list[tuple[str, str]] = []
+
+    @app.schedule("every 5m", max_attempts=3)
+    async def clean_up(tick: dict[str, str], message: Message) -> None:
+        ran.append((message.headers["schedule-name"], message.headers["schedule-time"]))
+
+    @app.schedule("0 9 * * *", topic="reports", name="daily", body={"kind": "daily"}, zone="Europe/Berlin")
+    async def report(order: dict[str, str]) -> None:
+        ran.append(("daily", order["kind"]))
+
+    async with Broker().run(app) as shop:
+        assert await shop.advance(299) == []
+        await shop.advance(1)
+        await shop.advance(24 * 3600)
+    assert ran.count(("daily", "daily")) == 1
+    assert len({time for name, time in ran if name == "clean-up"}) == 1 + 24 * 12
+
+
+async def test_a_schedule_of_an_app_is_put_on_the_broker_and_its_function_runs(daemon):
+    ran = asyncio.Event()
+    app = App(daemon.tcp, nsqd_http=daemon.http)
+
+    @app.schedule("every 1s", topic=f"ticks{os.getpid()}", name="often")
+    async def often(tick: bytes) -> None:
+        ran.set()
+
+    for _ in range(2):  # the second start changes nothing
+        async with app:
+            await asyncio.wait_for(ran.wait(), 60)
+            ran.clear()
+    async with Admin(daemon.http) as admin:
+        (found,) = (await admin.schedule("often")).answers.values()
+        await admin.remove_schedule("often")
+    assert (found.when, found.state) == ("every 1s", "active")
+
+
+async def test_a_schedule_that_the_broker_refuses_ends_the_start(daemon):
+    app = App(daemon.tcp, nsqd_http=daemon.http)
+    app.schedule("61 * * * *", name="wrong")(print_tick)
+    with pytest.raises(ClientError, match=r"schedule wrong: .*no cron expression"):
+        await app.start()
+
+
+@pytest.mark.parametrize(
+    ("when", "text"), [("every 5", "the unit is missing"), ("now and then", "expected 'every 5m'"), ("", "expected")]
+)
+def test_times_that_cannot_be_are_refused_when_declared(when: str, text: str):
+    with pytest.raises(ConfigError, match=text):
+        App().schedule(when)
+
+
+def test_two_schedules_on_one_topic_are_refused():
+    app = App()
+    app.schedule("every 5m", topic="t", name="one")(print_tick)
+    with pytest.raises(ConfigError, match="topic t has a schedule already"):
+        app.schedule("every 5m", topic="t", name="two")(print_tick)
+
+
+async def print_tick(tick: bytes) -> None:
+    print(tick)
+
+
 async def test_an_app_without_settings_needs_no_http_api_and_runs_twice():
     app, seen = App(["127.0.0.1:1"]), asyncio.Event()
     entered: list[str] = []

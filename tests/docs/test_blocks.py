@@ -282,6 +282,21 @@ def test_the_commands_and_the_python_of_the_redis_page(cluster: Cluster, tmp_pat
     assert '{"id": 1}' in cluster.shell("lapwing peek orders", tmp_path)
 
 
+def test_the_commands_and_the_python_of_the_page_on_schedules(cluster: Cluster, tmp_path: Path) -> None:
+    for each in blocks("docs/schedules.md"):
+        if each.language == "sh":
+            for line in each.text.splitlines():
+                cluster.shell(line.replace("curl ", "curl -sf ", 1), tmp_path)
+    app = cluster.python(block("docs/schedules.md", "from lapwing import App").text)["app"]
+    assert isinstance(app, App)
+
+    async def enter() -> list[Outcome]:
+        async with Broker().run(app) as shop:
+            return await shop.advance(300)
+
+    assert [each.answer for each in asyncio.run(enter())] == ["finished"]
+
+
 def test_the_commands_of_the_pages_on_failures_and_security(cluster: Cluster, tmp_path: Path) -> None:
     cluster.shell("lapwing topic create orders", tmp_path)
     cluster.shell("lapwing channel create orders/billing || true", tmp_path)

@@ -85,6 +85,21 @@ async def test_topics_and_channels_are_counted() -> None:
     assert found["process_resident_memory_bytes"] > 1e6
 
 
+async def test_schedules_are_counted_where_there_are_some() -> None:
+    node = Node()
+    assert "lapwing_schedule" not in (await node.ask("GET", "/metrics"))[1]
+    await node.ask("PUT", "/schedules/s", b'{"topic": "t", "body": "b", "every": "1s"}')
+    node.wall.ns += 60_000_000_000
+    node.broker.schedules.step(now=node.clock.now())
+    node.broker.commit(node.clock.now())
+    found = parsed((await node.ask("GET", "/metrics"))[1])
+
+    assert found['lapwing_schedule_published_total{schedule="s"}'] == 1
+    assert found['lapwing_schedule_missed_total{schedule="s"}'] == 50
+    assert found['lapwing_schedule_failing{schedule="s"}'] == 0
+    await node.api.schedules.stop()
+
+
 async def test_what_nobody_gets_is_counted_by_its_reason() -> None:
     node = Node(mem_queue_size=3)
     await node.ask("POST", "/mpub?topic=t%23ephemeral", b"1\n2\n3\n4\n5")
@@ -153,6 +168,8 @@ async def test_every_metric_is_documented_and_no_other() -> None:
     await node.ask("POST", "/channel/create?topic=t&channel=c")
     counts = dict.fromkeys(("rows_in", "rows_out", "rejected", "late", "lag", "input_rate", "batch_ms"), 1)
     await node.ask("POST", "/pipelines/p", json.dumps({**counts, "batch_at_ms": 1}).encode())
+    await node.ask("PUT", "/schedules/s", b'{"topic": "t", "body": "b", "every": "1d"}')
+    await node.api.schedules.stop()
     status = {"rows_in": 1, "rows_out": 1, "rejected": 0, "late": 0, "lag": 0, "input_rate": 1.0, "batch_ms": 5}
     await node.ask("POST", "/pipelines/p", json.dumps(status | {"batch_at_ms": 1, "state": "running"}).encode())
     text = (await node.ask("GET", "/metrics"))[1]

@@ -33,6 +33,9 @@ def metrics() -> set[str]:
         for call in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
             request = urllib.request.Request(nsqd.url + call, data=b"")
             urllib.request.urlopen(request, timeout=60).close()
+        schedule = json.dumps({"topic": "t", "body": "b", "every": "1d"}).encode()
+        request = urllib.request.Request(f"{nsqd.url}/schedules/s", data=schedule, method="PUT")
+        urllib.request.urlopen(request, timeout=60).close()
         with urllib.request.urlopen(f"{nsqd.url}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     return {match[1] for match in re.finditer(r"^([a-z_]\w*)[{ ]", text, re.MULTILINE)}

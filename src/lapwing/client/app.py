@@ -10,15 +10,17 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Unpack, cast
 
 from lapwing import durations
 from lapwing.client.address import Address, listed
 from lapwing.client.bodies import Body
-from lapwing.client.channel_settings import ChannelSettings, SettingsKeeper, as_sent
+from lapwing.client.bodies import encode as encode_body
+from lapwing.client.channel_settings import ChannelSettings, Scheduled, SettingsKeeper, as_sent
 from lapwing.client.consumer import Consumer
 from lapwing.client.errors import ClientError
 from lapwing.client.handlers import BoundInProcess, bind
+from lapwing.client.headers import CONTENT_TYPE
 from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions, ClientSettings, check_name
 from lapwing.client.producer import Producer
@@ -123,6 +125,7 @@ class App:
         )
         self._setup = setup
         self.declared: list[Declared] = []
+        self.scheduled: list[Scheduled] = []
         self.consumers: list[Consumer] = []  # that run
         self._producer: Producer | None = None
         self._running: AsyncExitStack | None = None
@@ -170,6 +173,41 @@ class App:
 
         return declare
 
+    def schedule(
+        self,
+        when: str,
+        *,
+        topic: str = "",
+        name: str = "",
+        body: Body = b"{}",
+        zone: str = "UTC",
+        misfire: Literal["once", "skip", "all"] = "once",
+        run: RunIn = "auto",
+        on_giving_up: Callable[[Message], Any] | None = None,
+        **settings: Unpack[ChannelSettings],
+    ) -> Callable[[Callable[Concatenate[B, P], R]], Callable[Concatenate[B, P], R]]:
+        """Return a decorator that has a function run at times, each time in one of all processes that run the app.
+
+        `when` is `every 5m`, `at 2030-01-31T12:00:00Z`, or a cron expression (`30 8 * * MON-FRI`) in the time `zone`.
+        The broker publishes `body` to the topic at each time, and the function handles that as a consumer's does, with
+        retries and dead letters as `settings` have them. Schedule, topic and channel are called as the function is,
+        with `-` for `_`, unless `name` and `topic` are given. The schedule stays when the app stops.
+        """
+        times = _times(when, zone)
+
+        def declare(handler: Callable[Concatenate[B, P], R]) -> Callable[Concatenate[B, P], R]:
+            own = name or getattr(handler, "__name__", "").replace("_", "-")
+            check_name("schedule", own)
+            if any(each.topic == (topic or own) for each in self.scheduled):
+                raise ConfigError(f"topic {topic or own} has a schedule already: its channels get all messages of both")
+            data, kind = encode_body(body)
+            self.consumer(topic or own, own, run=run, on_giving_up=on_giving_up, **settings)(handler)
+            headers = {CONTENT_TYPE: kind} if kind else {}
+            self.scheduled.append(Scheduled(own, topic or own, data, headers, misfire, **times))
+            return handler
+
+        return declare
+
     # -- publishing
 
     @property
@@ -189,6 +227,7 @@ class App:
         async with self._started(Producer(self._nsqd, lookupd=self._lookupd, options=self.options)) as running:
             running.push_async_callback(self._keeper.close)
             running.push_async_callback(self._stop_consumers)
+            await self._keeper.put(self.scheduled)
             for declared in self.declared:
                 self.consumers.append(_AppConsumer(declared, self._keeper, self._nsqd, self._lookupd))
             await asyncio.gather(*(consumer.start() for consumer in self.consumers))
@@ -290,6 +329,22 @@ class App:
             for number in signals:
                 loop.remove_signal_handler(number)
         log.info("stopped")
+
+
+def _times(when: str, zone: str) -> dict[str, str]:
+    """Return the times of a schedule as `Admin` takes them. Raises `ConfigError`."""
+    kind, _, rest = when.strip().partition(" ")
+    if kind == "at":
+        return {"at": rest}
+    if kind == "every":
+        try:
+            durations.parse(rest)
+        except ValueError as error:
+            raise ConfigError(f"schedule {when!r}: {error}") from error
+        return {"every": rest}
+    if len(when.split()) not in (5, 6):
+        raise ConfigError(f"schedule {when!r}: expected 'every 5m', 'at 2030-01-31T12:00:00Z' or a cron expression")
+    return {"cron": when, "zone": zone}
 
 
 def _in_the_client(settings: Mapping[str, Any]) -> ClientSettings:

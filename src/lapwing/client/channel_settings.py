@@ -1,8 +1,10 @@
-"""Apply the settings that a program names to its channels, on each nsqd before it is consumed."""
+"""Apply what a program names: settings of its channels, on each nsqd before it is consumed, and schedules."""
 
+import base64
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict
 
 from lapwing import durations
@@ -11,7 +13,7 @@ from lapwing.client.admin import Admin
 from lapwing.client.admin_results import NodesFailed
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_client import ClusterClient, UpstreamFailed
-from lapwing.client.errors import Refused, Unreachable
+from lapwing.client.errors import ClientError, Refused, Unreachable
 from lapwing.client.http import DaemonHttp
 from lapwing.client.options import ClientOptions
 from lapwing.errors import ConfigError
@@ -40,6 +42,30 @@ class ChannelSettings(TypedDict, total=False):
     max_depth: int
     max_bytes: int
     overflow: Literal["reject", "drop-oldest", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A schedule as a program declares it."""
+
+    name: str
+    topic: str
+    body: bytes
+    headers: dict[str, str]
+    misfire: str
+    every: str = ""
+    cron: str = ""
+    at: str = ""
+    zone: str = "UTC"
+
+    def document(self) -> dict[str, Any]:
+        """Return it as nsqd takes it."""
+        body = base64.b64encode(self.body).decode()
+        times = {key: getattr(self, key) for key in ("every", "cron", "at") if getattr(self, key)}
+        return {
+            "topic": self.topic, "body_base64": body, "headers": self.headers, "misfire": self.misfire,
+            "zone": self.zone, **times,
+        }  # fmt: skip
 
 
 _TIMES: Final = frozenset({"retry_first", "retry_max", "msg_timeout", "message_ttl"})
@@ -80,6 +106,7 @@ class SettingsKeeper:
         self._options = options
         self._overwrite = overwrite
         self._lookupds = listed(lookupd)
+        self._nsqds = listed(nsqd)
         given, named = [str(parse(text)) for text in listed(nsqd)], listed(nsqd_http)
         if named and len(named) != len(given):
             raise ConfigError(f"nsqd_http has {len(named)} addresses for {len(given)} of nsqd: give one for each")
@@ -91,13 +118,11 @@ class SettingsKeeper:
         """Apply settings on the nsqd at this TCP address. Raises `Unreachable` or `Refused`."""
         if not settings:
             return
-        if self._http is None:
-            tls = self._options.tls_context() if self._options.tls else None
-            self._http = DaemonHttp(tls=tls, auth_secret=self._options.auth_secret or "")
+        admin = self._admin()
         node = await self._node(address)
         where = node.contact
         try:
-            await self._apply(Admin(http=self._http).at([node]), where, topic, channel, settings)
+            await self._apply(admin.at([node]), where, topic, channel, settings)
         except NodesFailed as error:
             (result,) = error.results
             failure = result.failure
@@ -112,6 +137,28 @@ class SettingsKeeper:
             else:
                 text = f"{failure or result.error}; is this nsqd's HTTP address? nsqd_http= names another"
                 raise Unreachable(where, text) from error
+
+    async def put(self, schedules: Iterable[Scheduled]) -> None:
+        """Put schedules on the cluster. Raises `ClientError`, or `UpstreamFailed` if nsqlookupd does not answer."""
+        for each in schedules:
+            admin = self._admin()
+            if not self._lookupds:
+                admin = admin.at([await self._node(parse(text)) for text in self._nsqds])
+            try:
+                results = await admin.put_schedule(
+                    each.name, each.topic, each.body, headers=each.headers, misfire=each.misfire, every=each.every,
+                    cron=each.cron, at=each.at, zone=each.zone,
+                )  # fmt: skip
+            except NodesFailed as error:
+                raise ClientError(f"schedule {each.name}: {error}") from error
+            for node, schedule in results.answers.items():
+                log.info("[schedule %s] (%s) %s, next %s", each.name, node, schedule.when, *schedule.next[:1] or "-")
+
+    def _admin(self) -> Admin:
+        if self._http is None:
+            tls = self._options.tls_context() if self._options.tls else None
+            self._http = DaemonHttp(tls=tls, auth_secret=self._options.auth_secret or "")
+        return Admin(lookupd=self._lookupds, http=self._http)
 
     async def _apply(self, admin: Admin, where: str, topic: str, channel: str, settings: dict[str, Any]) -> None:
         await admin.create(topic, channel)

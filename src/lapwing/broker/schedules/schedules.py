@@ -53,7 +53,7 @@ class Schedule:
 
     @property
     def state(self) -> str:
-        """What it does: paused, done, failing or active."""
+        """Its state: paused, done, failing or active."""
         if self.definition.paused:
             return "paused"
         if self.problem:

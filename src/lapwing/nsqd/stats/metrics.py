@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from lapwing.broker import stats
 from lapwing.broker.broker import Broker
+from lapwing.broker.schedules.schedules import Schedule
 from lapwing.broker.stats import ChannelStats, HolderStats, TopicStats
 from lapwing.broker.topic.cold import ColdChannel
 from lapwing.errors import LogError
@@ -179,6 +180,13 @@ HOLDER_GAUGES: Final[tuple[tuple[str, str, Callable[[HolderStats], float]], ...]
 )
 
 
+SCHEDULE_METRICS: Final[tuple[tuple[str, str, str, Callable[[Schedule], float]], ...]] = (
+    ("published_total", "counter", "Messages that the schedule has published.", lambda each: each.published),
+    ("missed_total", "counter", "Times that passed while nsqd could not publish.", lambda each: each.missed),
+    ("failing", "gauge", "1 while the last attempt to publish was refused.", lambda each: float(bool(each.problem))),
+)
+
+
 class Metrics:
     """The route of the metrics; it reads the broker only when asked."""
 
@@ -267,6 +275,14 @@ class Metrics:
                 family.add(number, labels)
             yield family
 
+    def _of_schedules(self) -> Iterator[Family]:
+        schedules = self._broker.schedules.all()
+        for name, kind, text, count in SCHEDULE_METRICS if schedules else ():
+            family = Family(f"lapwing_schedule_{name}", kind, text)
+            for schedule in schedules:
+                family.add(count(schedule), {"schedule": schedule.definition.name})
+            yield family
+
     def _age(self, topic: str, channel: str) -> float:
         try:
             known = self._broker.topics[topic].channels[channel]
@@ -301,7 +317,8 @@ class Metrics:
             ("process_max_fds", "gauge", "File descriptors that may be open.", memory.most_files()),
             ("process_start_time_seconds", "gauge", "When the process was started.", self._started / _SECOND),
         )
-        return "".join([*metrics, *fsync.slices(), *(prometheus.single(*each) for each in own)])
+        scheduled = chain.from_iterable(each.slices() for each in self._of_schedules())
+        return "".join([*metrics, *fsync.slices(), *scheduled, *(prometheus.single(*each) for each in own)])
 
 
 def _count_holders(topic: TopicStats, families: list[Family]) -> None:
