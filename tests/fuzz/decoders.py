@@ -369,6 +369,7 @@ class _Owner:
     last_command = active = 0
     command = ""
     direct = True
+    partial = None
 
     def __init__(self, fd: int, receiver: Any, finishes: Any) -> None:
         self.fd, self.receiver, self.finishes = fd, receiver, finishes

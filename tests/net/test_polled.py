@@ -239,7 +239,7 @@ async def test_both_ends_are_known_by_their_addresses():
 class Owner:
     """A connection of a set, without a transport."""
 
-    receiver = None
+    receiver = partial = None
 
     def __init__(self, sockets):
         self.near, self.far = socket.socketpair()

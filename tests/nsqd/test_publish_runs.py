@@ -354,3 +354,46 @@ def test_half_a_publish_leaves_nothing_behind_in_its_round(nsqd: Daemon, command
         for number in range(3):
             other.ok(pub("elsewhere", b"%d" % number))
         half.ok(command[-1:])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_large_bodies_in_any_pieces_are_stored_as_they_came(nsqd: Daemon, seed: int) -> None:
+    chance = random.Random(seed)
+    topic = f"large{seed}"
+    bodies = [chance.randbytes(chance.choice([16_384, 16_385, 70_000, 300_000, 1_000_000])) for _ in range(12)]
+    stream = b"".join(pub(topic, body) + chance.choice([b"", b"NOP\n", pub(topic, b"small")]) for body in bodies)
+    count = len(bodies) + stream.count(pub(topic, b"small"))
+    with Raw(nsqd) as raw:
+        raw.ok(pub(topic, b"first"))
+        at = 0
+        while at < len(stream):
+            size = chance.choice([1, 4000, 50_000, 600_000, 2_000_000])
+            raw.send(stream[at : at + size])
+            at += size
+        assert {raw.frame() for _ in range(count)} == {(0, b"OK")}
+
+    assert [body for body in bodies_of(nsqd, topic, count + 1) if len(body) > 5] == bodies
+
+
+def test_a_large_body_whose_topic_is_deleted_meanwhile_creates_it_again(nsqd: Daemon) -> None:
+    body = bytes(200_000)
+    with Raw(nsqd) as raw:
+        raw.ok(pub("gone", b"before"))
+        raw.send(pub("gone", body)[:100_000])
+        post(nsqd, "/topic/delete?topic=gone")
+        raw.send(pub("gone", body)[100_000:])
+        assert raw.frame() == (0, b"OK")
+
+    assert bodies_of(nsqd, "gone", 1) == [body]
+
+
+def test_a_client_that_leaves_amid_a_large_body_publishes_nothing(nsqd: Daemon) -> None:
+    with Raw(nsqd) as raw:
+        raw.ok(pub("amid", b"before"))
+        raw.send(pub("amid", bytes(200_000))[:-1])
+        raw.socket.shutdown(1)
+        assert raw.error().startswith("E_BAD_MESSAGE PUB failed to read message body")
+    with Raw(nsqd) as raw:
+        raw.ok(pub("amid", b"after"))
+
+    assert bodies_of(nsqd, "amid", 2) == [b"before", b"after"]

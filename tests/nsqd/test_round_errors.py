@@ -40,7 +40,7 @@ class Owner:
     """A connection of a set, without a transport; `write` gets what its socket has not taken."""
 
     direct = True
-    finishes = None
+    finishes = partial = None
 
     def __init__(self, sockets: polled.SocketSet, receiver: Any) -> None:
         self.near, self.far = socket.socketpair()

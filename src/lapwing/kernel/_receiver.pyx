@@ -5,6 +5,14 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 
 
+cdef class Partial:
+    """A request whose body is still coming: it is received where it will stay, without a copy in between."""
+
+    def unfinished(self):
+        """Return the bytes that are there of the request, as the client sent them."""
+        raise NotImplementedError
+
+
 cdef class Receiver:
     """Takes whole requests that need no look at anything else, and answers them. This one takes nothing."""
 
@@ -17,8 +25,15 @@ cdef class Receiver:
         return self.finish()
 
     cdef Py_ssize_t take(self, object owner, const char *data, Py_ssize_t size) except -1:
-        """Take requests of one connection from the beginning of `data`; return how many bytes they have."""
+        """Take requests of one connection from the beginning of `data`; return how many bytes they have.
+
+        The last one may be there in part: then `partial` of the owner gets it, and has its rest received.
+        """
         return 0
+
+    cdef bint complete(self, object owner, Partial partial) except -1:
+        """Take a request of which all is there now; return whether it was taken. `partial` of its owner was this one."""
+        return False
 
     cdef list finish(self):
         """Carry out what was taken; return the connections that have answers, each followed by its bytes.

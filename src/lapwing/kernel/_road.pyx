@@ -14,7 +14,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport pwrite
 
-from lapwing.kernel._receiver cimport Receiver
+from lapwing.kernel._receiver cimport Partial, Receiver
 
 from os import pwrite as WRITE
 
@@ -315,6 +315,16 @@ cdef class Finishes:
         return pieces, owners
 
 
+cdef class PartialPub(Partial):
+    """A large PUB whose body is still coming, into its frame."""
+
+    cdef bytes _line, _frame
+    cdef Inlet _inlet
+
+    def unfinished(self):
+        return self._line + self._frame[HEAD : HEAD + self.have]
+
+
 cdef class NsqIntake(Receiver):
     """Takes PUBs, MPUBs and DPUBs to topics that are there, and runs of FINs, from connections that speak NSQ's protocol.
 
@@ -432,6 +442,10 @@ cdef class NsqIntake(Receiver):
             body = <int64_t><int32_t>get32(p + place)
             place += 4
             if not batch:
+                if body > LARGE and body <= self._most_size and size - place < body and inlet.open:
+                    owner.partial = self.begin(inlet, p, at, place, size, body)
+                    at = size
+                    break
                 if body <= 0 or body > self._most_size or size - place < body or not self._round.admits(inlet):
                     break
                 if current is not inlet or not line:
@@ -507,6 +521,34 @@ cdef class NsqIntake(Receiver):
         if current is not None:
             self.close_run(owner, current, "PUB", messages, commands)
         return at
+
+    cdef PartialPub begin(
+        self, Inlet inlet, const uint8_t *p, Py_ssize_t at, Py_ssize_t place, Py_ssize_t size, int64_t body
+    ):
+        """Return the PUB at `at`, whose body begins at `place` and ends beyond `size`."""
+        cdef PartialPub partial = PartialPub()
+        partial._line = PyBytes_FromStringAndSize(<const char *>p + at, place - at)
+        partial._frame = PyBytes_FromStringAndSize(NULL, HEAD + body)
+        partial._inlet = inlet
+        partial.room, partial.have, partial.size = PyBytes_AS_STRING(partial._frame) + HEAD, size - place, body
+        memcpy(partial.room, p + place, size - place)
+        return partial
+
+    cdef bint complete(self, object owner, Partial partial) except -1:
+        cdef PartialPub whole = <PartialPub?>partial
+        cdef Inlet inlet = whole._inlet
+        cdef Tail tail = inlet.tail
+        if not owner.direct or not inlet.open or not self._round.admits(inlet):
+            return False
+        self._used = 0
+        put_head(
+            <uint8_t *>PyBytes_AS_STRING(whole._frame), <uint32_t>partial.size, <uint64_t>self._round.stamp(),
+            inlet._base + <uint64_t>tail.next,
+        )
+        tail.append(whole._frame, 1)
+        inlet._bytes += partial.size
+        self.close_run(owner, inlet, "PUB", 1, 1)
+        return True
 
     cdef Py_ssize_t take_deferred(self, owner, const uint8_t *p, Py_ssize_t at, Py_ssize_t size) except? -2:
         """Take the DPUB at `at` and return where it ends; -1 where it is none that needs no look."""

@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint32_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close
 
-from lapwing.kernel._receiver cimport Receiver
+from lapwing.kernel._receiver cimport Partial, Receiver
 
 cdef extern from "sys/epoll.h" nogil:
     ctypedef union epoll_data_t:
@@ -131,7 +131,7 @@ cdef class SocketSet:
         """Receive from every socket that is ready: a list of (owner, what).
 
         The `receiver` of an owner, if it has one, takes what needs no look, and it is answered at once; only the rest is
-        in the list. `what` is the bytes received, empty at the end of input; an errno where the connection failed, or what
+        in the list. A large request that is there in part is the `partial` of its owner until all of it has come. `what` is the bytes received, empty at the end of input; an errno where the connection failed, or what
         its receiver raised; None where the socket has room to write again. One call takes at most `LIMIT` bytes from a socket, unless receivers
         take all that comes, and then goes on for no longer than `STAY`.
         """
@@ -222,6 +222,10 @@ cdef class SocketSet:
                 found.append((owner, None))
             if events & (EPOLLIN | EPOLLERR | EPOLLHUP):
                 fd = owner.fd
+                partial = owner.partial
+                if partial is not None:
+                    self._receive_rest(fd, owner, <Partial?>partial, found, used, givers)
+                    continue
                 size = c_recv(fd, self._buffer, MOST_RECEIVED, MSG_DONTWAIT)
                 taken = 0
                 if size > 0:
@@ -245,6 +249,36 @@ cdef class SocketSet:
                     self._pass_on(found, owner, taken, size)
                 elif errno != EAGAIN and errno != EINTR:
                     found.append((owner, errno))
+        return 0
+
+    cdef int _receive_rest(self, int fd, owner, Partial partial, list found, list used, list givers) except -1:
+        """Receive more of a request that is there in part; when it is whole, its receiver takes it, or the connection."""
+        cdef ssize_t size = c_recv(fd, partial.room + partial.have, partial.size - partial.have, MSG_DONTWAIT)
+        cdef Receiver receiver
+        cdef bint taken = False
+        if size < 0:
+            if errno != EAGAIN and errno != EINTR:
+                found.append((owner, errno))
+            return 0
+        partial.have += size
+        expected = owner.receiver
+        if expected is not None and expected not in used:
+            used.append(expected)  # the rest comes soon
+        if size and partial.have < partial.size:
+            return 0
+        owner.partial = None
+        try:
+            if size and expected is not None:
+                receiver = <Receiver?>expected
+                taken = receiver.complete(owner, partial)
+            if not taken:
+                found.append((owner, partial.unfinished()))
+        except Exception as error:  # such as want of memory: it ends this connection alone
+            found.append((owner, error))
+        if taken:
+            givers.append(owner)
+        if not size:
+            found.append((owner, b""))
         return 0
 
     cdef int _pass_on(self, list found, owner, Py_ssize_t taken, Py_ssize_t size) except -1:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from lapwing.kernel._receiver import Receiver
+    from lapwing.kernel._receiver import Partial, Receiver
 
 try:
     from lapwing.net.sockets._sockets import LIMIT, SocketSet
@@ -125,14 +125,15 @@ class PolledTransport(asyncio.Transport):
 
     __slots__ = (
         "_closing", "_connections", "_eof", "_high", "_lost", "_low", "_paused_writing", "_protocol", "_reading",
-        "_sent", "_socket", "_sockets", "_unsent", "_waiting", "direct", "fd", "finishes", "peer", "published",
-        "receiver", "timer",
+        "_sent", "_socket", "_sockets", "_unsent", "_waiting", "direct", "fd", "finishes", "partial", "peer",
+        "published", "receiver", "timer",
     )  # fmt: skip
 
     def __init__(self, connections: PolledConnections, client: socket.socket, protocol: asyncio.Protocol) -> None:
         super().__init__(_NO_EXTRA)
         self.fd = client.fileno()
         self.receiver: Receiver | None = None  # takes what needs no look at it, where the protocol has one
+        self.partial: Partial | None = None  # a request that its receiver has in part
         self.direct = False  # whether it may answer at once, as no other answer waits
         self.finishes: object = None  # facts for the receiver: where it puts what it takes, and what it counts
         self.published: dict[str, int] = {}
@@ -198,6 +199,7 @@ class PolledTransport(asyncio.Transport):
     def _lose(self, error: Exception | None) -> None:
         if not self._lost:
             self._lost = self._closing = True
+            self.partial = None
             self._sockets.remove(self.fd)
             self._unsent.clear()
             self._waiting = 0
@@ -221,6 +223,11 @@ class PolledTransport(asyncio.Transport):
         if self._reading and not self._closing:
             self._reading = False
             self._watch()
+
+    def take_unfinished(self) -> bytes:
+        """Return what has come of a request that its receiver has in part; the receiver forgets it."""
+        partial, self.partial = self.partial, None
+        return partial.unfinished() if partial is not None else b""
 
     def resume_reading(self) -> None:
         """Receive again."""

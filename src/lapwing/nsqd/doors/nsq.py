@@ -352,6 +352,8 @@ class Connection(Stream):
 
     def on_silence(self) -> None:
         """Give up a client that sends nothing, with an error if a command is unfinished."""
+        if self._polled is not None and (unfinished := self._polled.take_unfinished()):
+            self.data_received(unfinished)
         error = self._wire.eof()
         if error is not None:
             self._session.refuse(error)
