@@ -1,8 +1,9 @@
 """The libraries of the pages are loaded once, soon after the start."""
 
 import asyncio
+from typing import Any
 
-from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send
+from lapwing.admin.asgi import Receive, Scope, Send
 from lapwing.admin.lazy_pages import LazyPages
 
 
@@ -15,16 +16,15 @@ class Pages(LazyPages):
         self.requests = 0
         self.loading = asyncio.Event()
 
-    async def load(self) -> AsgiApp:
-        """Return an application that counts requests."""
+    async def load(self) -> Any:
+        """Return a site that counts requests."""
         self.loads += 1
         self.loading.set()
         await asyncio.sleep(0)
+        return self
 
-        async def site(scope: Scope, receive: Receive, send: Send) -> None:
-            self.requests += 1
-
-        return site
+    async def assets(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.requests += 1
 
 
 class Server:

@@ -28,12 +28,13 @@ class WebRequest:
     """One HTTP request. The names of `headers` are in lower case; `path` is not decoded."""
 
     method: str
-    path: str  # below the base path
+    path: str  # with the base path
     raw_query: str
     headers: dict[str, str]
     scheme: str
     receive: Receive
     visitor: Visitor
+    scope: Scope
     names: dict[str, str] = field(default_factory=dict)  # the variable parts of the path, decoded
 
     @property
@@ -42,9 +43,20 @@ class WebRequest:
         return dict(reversed(parse_qsl(self.raw_query, keep_blank_values=True)))
 
     @property
+    def cookies(self) -> dict[str, str]:
+        """The cookies by name."""
+        return cookies_of(self.headers)
+
+    @property
+    def target(self) -> str:
+        """The path and the query."""
+        return f"{self.path}?{self.raw_query}" if self.raw_query else self.path
+
+    @property
     def url(self) -> str:
         """The URL as the client sees it, as far as the headers show."""
-        return full_url(self.scheme, self.headers, self.path, self.raw_query)
+        shown = "https" if "https" in (self.scheme, self.headers.get("x-scheme")) else "http"
+        return f"{shown}://{self.headers.get('host', '')}{self.target}"
 
     async def body(self, limit: int = LARGEST_BODY) -> bytes:
         """Return the whole body. Raises `BodyTooBig`."""
@@ -58,13 +70,6 @@ class WebRequest:
                 raise BodyTooBig
             if not message.get("more_body"):
                 return bytes(parts)
-
-
-def full_url(scheme: str, headers: Mapping[str, str], path: str, raw_query: str) -> str:
-    """Return the URL as the client sees it, as far as the headers show; their names are in lower case."""
-    shown = "https" if "https" in (scheme, headers.get("x-scheme")) else "http"
-    query = f"?{raw_query}" if raw_query else ""
-    return f"{shown}://{headers.get('host', '')}{path}{query}"
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
@@ -96,11 +101,11 @@ Respond = Callable[[WebRequest], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class WebRoute:
-    """One method on one path, such as `/api/topics/<topic>/<channel>`. Without `respond` it is a page."""
+    """One method on one path, such as `/api/topics/<topic>/<channel>`."""
 
     method: str
     path: str
-    respond: Respond | None = None
+    respond: Respond
 
     @property
     def segments(self) -> list[str]:

@@ -9,15 +9,16 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
-from typing import Final
 
 from lapwing.admin.api import Api
-from lapwing.admin.asgi import AsgiApp, WebRoute, WebRoutes
+from lapwing.admin.asgi import WebRoute, WebRoutes
 from lapwing.admin.firewall import Firewall
 from lapwing.admin.lazy_pages import LazyPages
 from lapwing.admin.login import login_routes
 from lapwing.admin.options import AdminOptions
+from lapwing.admin.page_table import PAGES
 from lapwing.admin.services import Services, auth_secret, build, can_name_users
 from lapwing.admin.static import static_routes
 from lapwing.errors import ConfigError
@@ -26,32 +27,15 @@ from lapwing.net.event_loop import new_event_loop
 from lapwing.net.logs import Level, Log
 from lapwing.net.sockets.listen import CannotListen, Listener, bind, split
 
-PAGES: Final = (
-    "/",
-    "/topics",
-    "/topics/<topic>",
-    "/topics/<topic>/<channel>",
-    "/nodes",
-    "/nodes/<node>",
-    "/counter",
-    "/lookup",
-    "/messages",
-    "/clients",
-    "/pipelines",
-    "/settings",
-    "/dead",
-    "/audit",
-)
 
-
-def application(admin: Services, pages: AsgiApp) -> Firewall:
-    """Return the ASGI application: API, login, static files, and the pages of `pages`."""
+def application(admin: Services, pages: LazyPages) -> Firewall:
+    """Return the ASGI application: API, login, static files, and pages."""
     options = admin.options
     routes = [
         *Api(admin).routes(),
         *login_routes(admin.access, admin.base),
         *static_routes(options.dev_static_dir),
-        *(WebRoute("GET", path) for path in PAGES),
+        *(WebRoute("GET", page.path, partial(pages.draw, page)) for page in PAGES),
     ]
     return Firewall(pages, WebRoutes(routes), admin.access, base=admin.base, allowed_hosts=options.allowed_hosts)
 

@@ -1,14 +1,12 @@
-"""Check every request before a route or a page gets it.
+"""Check every request before a route gets it.
 
 Checked, in this order: the Host (a name of ours, so that no foreign name can be pointed at us), the Origin of whatever
 can change things (forms, scripts, websockets), who asks. Every answer leaves with the headers that tie the browser's
-hands: scripts and styles only from here, by a number used once.
+hands: no scripts, unless it brings a policy of its own, as pages do.
 """
 
 import ipaddress
 import logging
-import re
-import secrets
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -34,8 +32,6 @@ from lapwing.net.server.answers import Answer, failure, plain
 
 log = logging.getLogger("nsqadmin")
 
-VISITOR: Final = "lapwing.visitor"  # key in the ASGI scope
-_TAG: Final = re.compile(rb"<(script|style)(?=[\s>])")
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN: Final = ("/ping", "/login", "/static/")  # open to everybody
 
@@ -46,16 +42,18 @@ HARDENING: Final = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
+POLICY: Final = "Content-Security-Policy"
 NO_SCRIPTS: Final = (
-    "Content-Security-Policy",
+    POLICY,
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
 )
 
 
 def page_policy(nonce: str) -> str:
-    """Return a page's Content-Security-Policy: no inline script, no eval, nothing from other sites.
+    """Return the Content-Security-Policy of a page whose own scripts and styles carry that number.
 
-    Style attributes are allowed: charts and menus place themselves with them, and they can run nothing.
+    It allows no other inline script, no eval, and nothing from other sites. Style attributes are allowed: charts and
+    menus place themselves with them, and they can run nothing.
     """
     own = f"'self' 'nonce-{nonce}'"
     return (
@@ -89,12 +87,18 @@ def same_origin(headers: Mapping[str, str], hosts: Iterable[str]) -> bool:
 
 
 class Firewall:
-    """An ASGI application: the routes, and the pages of `ui` behind the same checks."""
+    """An ASGI application: the routes, and behind the same checks the assets and websockets of the pages."""
 
     def __init__(
-        self, ui: AsgiApp, routes: WebRoutes, access: AccessRules, *, base: str = "", allowed_hosts: Iterable[str] = ()
+        self,
+        assets: AsgiApp,
+        routes: WebRoutes,
+        access: AccessRules,
+        *,
+        base: str = "",
+        allowed_hosts: Iterable[str] = (),
     ) -> None:
-        self._ui = ui
+        self._assets = assets
         self._routes = routes
         self._access = access
         self._base = base
@@ -104,7 +108,7 @@ class Firewall:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection's request."""
         if scope["type"] == "lifespan":
-            await self._ui(scope, receive, send)
+            await self._assets(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
         else:
@@ -153,8 +157,7 @@ class Firewall:
             and self._host_allowed(headers)
             and visitor.may_read
         ):
-            scope[VISITOR] = visitor
-            await self._ui(scope, receive, send)
+            await self._assets(scope, receive, send)
             return
         await receive()
         await send({"type": "websocket.close", "code": 1008})
@@ -173,7 +176,7 @@ class Firewall:
             return
         assert path is not None
         if path.startswith(("/_nicegui/", "/_nicegui_ws/", "/favicon.ico")):
-            await self._pass_on(scope, receive, send, visitor)
+            await self._send_asset(scope, receive, send)
             return
         found = self._routes.resolve(scope["method"], path or "/", query)
         if isinstance(found, Answer):
@@ -185,11 +188,8 @@ class Firewall:
         if self._base and path == "/":
             await self._answer(send, headers, Answer(301, headers=(("Location", self._base),), nsq=False))
             return
-        if route.respond is None:
-            await self._pass_on(scope, receive, send, visitor)
-            return
         scheme: str = headers.get("x-forwarded-proto") or scope.get("scheme", "http")
-        request = WebRequest(scope["method"], self._base + path, query, headers, scheme, receive, visitor, names)
+        request = WebRequest(scope["method"], self._base + path, query, headers, scheme, receive, visitor, scope, names)
         began = time.monotonic()
         try:
             answer = await route.respond(request)
@@ -197,7 +197,7 @@ class Firewall:
             log.exception("%s %s failed", scope["method"], request.path)
             answer = failure(500, "INTERNAL_ERROR")
         await self._answer(send, headers, answer)
-        uri = f"{scope['method']} {request.path}{f'?{query}' if query else ''}"
+        uri = f"{scope['method']} {request.target}"
         took = duration(time.monotonic() - began)
         log.info("%d %s (%s:%d) %s", answer.status, uri, visitor.peer, visitor.port, took)
 
@@ -236,19 +236,19 @@ class Firewall:
 
     async def _answer(self, send: Send, headers: Mapping[str, str], answer: Answer) -> None:
         accepted = headers.get("accept-encoding", "")
-        await send_answer(send, answer, accepted=accepted, extra=(*HARDENING, NO_SCRIPTS))
+        own = any(name == POLICY for name, _ in answer.headers)
+        await send_answer(send, answer, accepted=accepted, extra=HARDENING if own else (*HARDENING, NO_SCRIPTS))
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, visitor: Visitor) -> None:
-        """Have the pages answer, and mark every script and style of the answer with a nonce."""
-        scope[VISITOR] = visitor
-        if scope["path"] == self._base:
-            scope["path"] = scope["path"] + "/"  # the root in the router of the pages
+    async def _send_asset(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the pages' library answer, with the hardening headers."""
         from starlette.middleware.gzip import GZipMiddleware  # the pages' libraries are loaded with the first page
 
-        async def marked(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._ui(scope, receive, _Marked(send).send)
+        async def harden(message: Scope) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *encoded_headers(HARDENING)]
+            await send(message)
 
-        await GZipMiddleware(marked, minimum_size=1024, compresslevel=5)(scope, receive, send)
+        await GZipMiddleware(self._assets, minimum_size=1024, compresslevel=5)(scope, receive, harden)
 
 
 def _is_api(path: str) -> bool:
@@ -260,38 +260,3 @@ def _peer(scope: Scope) -> tuple[str, int]:
     """Return the address and port of the other end of the connection; empty for a Unix socket."""
     peer, port = scope.get("client") or ("", 0)
     return peer, port
-
-
-class _Marked:
-    """Add the nonce to pages, and the hardening headers to every answer."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._page: dict[str, object] | None = None
-        self._body = bytearray()
-
-    async def send(self, message: Scope) -> None:
-        """Send a message on; of a page only the whole."""
-        if message["type"] == "http.response.start":
-            names = {name.lower() for name, _ in message["headers"]}
-            if b"x-nicegui-content" in names:
-                self._page = dict(message)
-                return
-            message["headers"] = [*message["headers"], *encoded_headers(HARDENING)]
-            await self._send(message)
-        elif self._page is None:
-            await self._send(message)
-        else:
-            self._body += message.get("body", b"")
-            if not message.get("more_body"):
-                await self._finish()
-
-    async def _finish(self) -> None:
-        assert self._page is not None
-        nonce = secrets.token_urlsafe(18)
-        # all text of a page is escaped, so a literal "<script" is a tag of the page itself
-        body = _TAG.sub(rb'<\1 nonce="' + nonce.encode() + b'"', bytes(self._body))
-        kept = [(name, value) for name, value in self._page["headers"] if name.lower() != b"content-length"]  # type: ignore[attr-defined]
-        added = (*HARDENING, ("Content-Security-Policy", page_policy(nonce)), ("Content-Length", str(len(body))))
-        await self._send({**self._page, "headers": [*kept, *encoded_headers(added)]})
-        await self._send({"type": "http.response.body", "body": body})

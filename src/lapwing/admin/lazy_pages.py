@@ -4,41 +4,46 @@ NiceGUI and its dependencies take several times the CPU of everything else that 
 answers its API, its login and health checks without them. They are imported in a thread, beside these answers.
 """
 
+from __future__ import annotations
+
 import asyncio
 import gc
-import sys
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
-from typing import Final
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
 
-from lapwing.admin.asgi import AsgiApp, Receive, Scope, Send
+from lapwing.admin.asgi import Receive, Scope, Send, WebRequest
+from lapwing.admin.page_table import PageEntry
 from lapwing.admin.services import Services
+from lapwing.net.server.answers import Answer
 
-# python-engineio and python-socketio import these if they are installed: for their client, for another server, and
-# for message queues between servers. Nobody uses them here, and they cost up to 0.7 s.
-_UNUSED: Final = ("aiohttp", "tornado", "redis", "valkey", "kombu", "aio_pika")
+if TYPE_CHECKING:
+    from lapwing.admin.pages.site import Site
+
 _WAIT: Final = 1.0  # seconds after the start, which the answers of the first moments have for themselves
 
 
 class LazyPages:
-    """An ASGI application that becomes the pages soon after the start, or with the first request."""
+    """The pages, and an ASGI application for their assets and websockets; loaded soon, or with the first request."""
 
     def __init__(self, admin: Services, *, wait: float = _WAIT) -> None:
         self._admin = admin
         self._wait = wait
         self._lock = asyncio.Lock()
-        self._site: AsgiApp | None = None
+        self._site: Site | None = None
         self._running = AsyncExitStack()  # ends the pages
 
+    async def draw(self, page: PageEntry, request: WebRequest) -> Answer:
+        """Return the answer to a request for a page."""
+        return await (await self._loaded()).draw(page, request)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request for a page, or the start and end of the server."""
+        """Serve an asset or a websocket, or the start and end of the server."""
         if scope["type"] == "lifespan":
             await self._follow_server(receive, send)
-            return
-        site = self._site if self._site is not None else await self._loaded()
-        await site(scope, receive, send)
+        else:
+            await (await self._loaded()).assets(scope, receive, send)
 
-    async def _loaded(self) -> AsgiApp:
+    async def _loaded(self) -> Site:
         async with self._lock:
             if self._site is None:
                 self._site = await self.load()
@@ -48,14 +53,12 @@ class LazyPages:
         await asyncio.sleep(self._wait)
         await self._loaded()
 
-    async def load(self) -> AsgiApp:
+    async def load(self) -> Site:
         """Return the pages, started."""
         await asyncio.to_thread(_import_pages)
-        from lapwing.admin.pages.site import mount, while_signed_in
+        from lapwing.admin.pages.site import Site
 
-        site = mount(self._admin)
-        await self._running.enter_async_context(site.router.lifespan_context(site))
-        return while_signed_in(site, self._admin.access)
+        return await self._running.enter_async_context(Site(self._admin).running())
 
     async def _follow_server(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -71,21 +74,8 @@ class LazyPages:
 def _import_pages() -> None:
     gc.disable()  # nothing of it is garbage; looking for it again and again takes a fifth of the time
     try:
-        with _without(_UNUSED):
-            import lapwing.admin.pages.site  # noqa: F401
+        import lapwing.admin.pages.site  # noqa: F401
+
         gc.freeze()
     finally:
         gc.enable()
-
-
-@contextmanager
-def _without(names: tuple[str, ...]) -> Iterator[None]:
-    """Have imports of these modules fail, as if they were not installed."""
-    hidden = [name for name in names if name not in sys.modules]
-    for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]

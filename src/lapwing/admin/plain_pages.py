@@ -3,7 +3,7 @@
 from html import escape
 from typing import Final
 
-from lapwing.admin.navigation import NAVIGATION
+from lapwing.admin.page_table import menu
 from lapwing.net.server.answers import HTML, Answer
 
 _FRAME: Final = """<!doctype html>
@@ -22,14 +22,14 @@ def plain_page(base: str, title: str, content: str, *, status: int = 200) -> Ans
 def not_found(base: str, path: str) -> Answer:
     """Return the page for a path that does not exist, with the menu of those that do."""
     at = escape(base)
-    menu = "".join(
-        f"<h2>{section}</h2>" + "".join(f'<a class="lw-item" href="{at}{href}">{name}</a>' for name, href, *_ in pages)
-        for section, pages in NAVIGATION
+    links = "".join(
+        f"<h2>{group}</h2>" + "".join(f'<a class="lw-item" href="{at}{page.path}">{page.name}</a>' for page in pages)
+        for group, pages in menu().items()
     )
     brand = f'<a class="lw-brand" href="{at}/"><img src="{at}/static/favicon.svg" alt=""><span>nsqadmin</span></a>'
     text = f"<h1>Not found</h1><p>nsqadmin has no page <code>{escape(path[:200])}</code>.</p>"
     content = (
-        f'<div class="lw-frame"><nav class="lw-nav" aria-label="Pages">{brand}{menu}</nav>'
+        f'<div class="lw-frame"><nav class="lw-nav" aria-label="Pages">{brand}{links}</nav>'
         f'<div class="lw-side"><main class="lw-main">{text}</main></div></div>'
     )
     return _page(base, "Not found", content, kind="lw-plain", status=404)

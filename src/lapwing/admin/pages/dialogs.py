@@ -93,10 +93,10 @@ def ask_act(
 
     async def doing() -> Results[None]:
         if action == "tombstone":
-            return await actions.tombstone(view.visitor, topic, node, url=view.url)
+            return await actions.tombstone(view.visitor, topic, node, url=view.request.url)
         if action == "delete":
-            return await actions.delete(view.visitor, topic, channel, node=node, url=view.url)
-        return await actions.act(view.visitor, action, topic, channel, node=node, url=view.url)
+            return await actions.delete(view.visitor, topic, channel, node=node, url=view.request.url)
+        return await actions.act(view.visitor, action, topic, channel, node=node, url=view.request.url)
 
     type_name = "" if action in ("pause", "unpause") else channel or topic
     ask(view, title, text, doing, yes=action.capitalize(), done=done, type_name=type_name, then=then)
@@ -142,7 +142,7 @@ def ask_create(view: PageView, *, topic: str = "", nodes: Sequence[str] = ()) ->
             form.close()
             words = f"Created {'/'.join(name for name in names if name)}"
             create = view.admin.actions.create
-            await carry_out(view, lambda: create(view.visitor, *names, node=where.value, url=view.url), words)
+            await carry_out(view, lambda: create(view.visitor, *names, node=where.value, url=view.request.url), words)
 
         topic_field = form.field("Topic", focus=not topic, value=topic)
         topic_field.set_visibility(not topic)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from fastapi import Request
 from nicegui import ui
 from nicegui.client import Client
 from nicegui.element import Element
@@ -15,9 +14,8 @@ from nicegui.events import GenericEventArguments
 
 from lapwing import __version__, names
 from lapwing.admin.access import Visitor
-from lapwing.admin.asgi import full_url
-from lapwing.admin.firewall import VISITOR
-from lapwing.admin.navigation import LAPWING_ONLY, NAVIGATION
+from lapwing.admin.asgi import WebRequest
+from lapwing.admin.page_table import PageEntry, menu
 from lapwing.admin.pages.elements import button, element, icon, notice, set_attributes, set_text, show_notice
 from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.poller import Watcher
@@ -30,7 +28,6 @@ from lapwing.names import NSQ_VERSION
 FOUND_AT_MOST: Final = 12
 _PARTS: Final = re.compile("[^a-z0-9]+")  # between the parts of a name
 OFFERED: Final = 15.0  # seconds that an undo is offered
-PATIENCE: Final = 20.0  # seconds until a page that cannot be drawn fails
 THEMES: Final = {"light": False, "dark": True, "auto": None}
 
 
@@ -43,7 +40,7 @@ class PageView:
     """An open page: its visitor, its request, and the functions that draw it again."""
 
     admin: Services
-    request: Request
+    request: WebRequest
     client: Client
     links: PageLinks
     titles: Element  # around the title
@@ -55,14 +52,8 @@ class PageView:
     @property
     def visitor(self) -> Visitor:
         """The visitor with the permissions of now: a session may have ended since the page was opened."""
-        opened: Visitor = self.request.scope[VISITOR]
-        return self.admin.access.visitor(self.request.headers, opened.peer, self.request.cookies, port=opened.port)
-
-    @property
-    def url(self) -> str:
-        """The address of the page, for notifications of changes made here."""
-        scope, headers = self.request.scope, self.request.headers
-        return full_url(scope["scheme"], headers, scope["path"], scope["query_string"].decode("latin-1"))
+        request, opened = self.request, self.request.visitor
+        return self.admin.access.visitor(request.headers, opened.peer, request.cookies, port=opened.port)
 
     @property
     def cluster_view(self) -> ClusterView:
@@ -101,7 +92,7 @@ class PageView:
 
     def asked(self, name: str, default: str = "") -> str:
         """Return a parameter of the address."""
-        return self.request.query_params.get(name, default)
+        return self.request.query.get(name, default)
 
     def lapwing_nodes(self) -> list[Node]:
         """Return the nsqds of lapwing that answer."""
@@ -143,25 +134,13 @@ class PageView:
             ui.notify(text, type="negative" if bad else "positive", timeout=8000 if bad else 3500, multi_line=True)
 
 
-def add_page(admin: Services, path: str, section: str, draw: Callable[..., Awaitable[None] | None]) -> None:
-    """Add a page to the site. `draw` gets its `PageView` and the variable parts of its path."""
-
-    @ui.page(path, response_timeout=PATIENCE)
-    async def page(request: Request) -> None:
-        await admin.poller.fresh()
-        with _frame(admin, request, f"/{path.split('/')[1]}", section) as view:
-            drawn = draw(view, **request.path_params)
-            if drawn is not None:
-                await drawn
-
-
 @contextmanager
-def _frame(admin: Services, request: Request, current: str, section: str) -> Iterator[PageView]:
-    """Draw the frame around the elements created inside; `current` is the page of the section in the navigation."""
+def frame(admin: Services, request: WebRequest, page: PageEntry) -> Iterator[PageView]:
+    """Draw the frame of a page around the elements created inside."""
     client = ui.context.client
     links = PageLinks(admin.base)
-    *above, title = section, *request.path_params.values()
-    crumbs = zip(above, (links.page(current), links.topic(above[-1])), strict=False) if above else ()
+    *above, title = page.name, *request.names.values()
+    crumbs = zip(above, (links.page(page.section), links.topic(above[-1])), strict=False) if above else ()
     client.title = f"{title} · nsqadmin"
     theme = request.cookies.get("lapwing_theme", "auto")
     theme = theme if theme in THEMES else "auto"
@@ -171,7 +150,7 @@ def _frame(admin: Services, request: Request, current: str, section: str) -> Ite
     # not inside NiceGUI's own page, which is a <main> already
     with client.layout, element("div", None, "lw-frame"):
         element("a", "Skip to the content", "lw-skip", href="#content")
-        badge = _navigation(admin, links, current)
+        badge = _navigation(admin, links, page.section)
         with element("div", None, "lw-side"):
             with element("header", None, "lw-top"):
                 shell = Shell()
@@ -201,8 +180,7 @@ def _pulse(view: PageView) -> None:
         view.refresh()
     else:  # the session has ended
         view.admin.poller.unwatch(view._watcher)
-        asked = view.request.url
-        back = quote(f"{asked.path}?{asked.query}" if asked.query else asked.path, safe="")
+        back = quote(view.request.target, safe="")
         view.go(f"{view.links.base}/login?next={back}")
 
 
@@ -212,20 +190,18 @@ def _navigation(admin: Services, links: PageLinks, current: str) -> Element:
             element("img", src=f"{links.base}/static/favicon.svg", alt="")
             element("span", "nsqadmin")
         badge: Element | None = None
-        hidden = set() if admin.poller.cluster_view.pipelines is not None else {"/pipelines"}
-        if not admin.poller.cluster_view.lapwing:
-            hidden |= LAPWING_ONLY
-        for section, pages in NAVIGATION:
-            element("h2", section)
-            for name, path, _, sign in pages:
-                if path != current and path in hidden:
+        cluster_view = admin.poller.cluster_view
+        for group, pages in menu().items():
+            element("h2", group)
+            for page in pages:
+                here = page.path == current
+                hidden = page.lapwing_only and not cluster_view.lapwing
+                if (hidden or (page.path == "/pipelines" and cluster_view.pipelines is None)) and not here:
                     continue
-                with element(
-                    "a", None, "lw-item", href=links.page(path), aria_current="page" if path == current else None
-                ):
-                    icon(sign)
-                    element("span", name)
-                    if path == "/":
+                with element("a", None, "lw-item", href=links.page(page.path), aria_current="page" if here else None):
+                    icon(page.icon)
+                    element("span", page.name)
+                    if page.path == "/":
                         badge = element("span", "", "lw-badge")
         with element("footer"):
             shown = "read-only" if admin.options.read_only else f"lapwing {__version__}"
@@ -235,7 +211,7 @@ def _navigation(admin: Services, links: PageLinks, current: str) -> Element:
 
 
 def _shell(view: PageView, shell: Shell, theme: str) -> None:
-    pages = [[name, path, key] for _, pages in NAVIGATION for name, path, key, _ in pages]
+    pages = [[page.name, page.path, page.key] for group in menu().values() for page in group]
     logins = view.admin.access.logins is not None
     set_attributes(shell, base=view.links.base, theme=theme, pages=pages, user=view.visitor.user, logout=logins)
     set_attributes(shell, found=[], sought="")
