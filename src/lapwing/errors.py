@@ -12,6 +12,11 @@ LapwingError
 │   ├── WriteFailed     the disk refused an append, a sync or a roll
 │   ├── OutOfRange      sequences that the log no longer, or does not yet, hold
 │   └── DataPathInUse   another process holds the data path
+├── RemoteError     a remote log
+│   ├── RemoteFailed    its engine refused or did not answer: what was asked may have been done
+│   ├── Fenced          another process has claimed it
+│   ├── NotReleased     its last owner may still use it
+│   └── RemoteDamaged   something in it is missing, or does not match its checksum
 ├── BrokerError     the broker cannot do what was asked, and nothing is broken
 │   ├── NoSuchTopic, NoSuchChannel
 │   ├── Exiting         being deleted, or shutting down
@@ -112,6 +117,35 @@ class OutOfRange(LogError):
 
 class DataPathInUse(LogError):
     """Another process holds the data path."""
+
+
+class RemoteError(LapwingError):
+    """A remote log cannot be used, or not by this process."""
+
+
+class RemoteFailed(RemoteError):
+    """The engine refused or did not answer. What it was asked to write may be there or not."""
+
+
+class Fenced(RemoteError):
+    """Another process has claimed the remote log; this one must not acknowledge anything any more."""
+
+    def __init__(self, place: str, owner: str, epoch: int) -> None:
+        super().__init__(f"{place}: taken over by {owner} (epoch {epoch})")
+        self.owner = owner
+        self.epoch = epoch
+
+
+class NotReleased(RemoteError):
+    """The last owner of the remote log has not released it, so it may still be running."""
+
+    def __init__(self, place: str, owner: str, since: str) -> None:
+        super().__init__(f"{place}: {owner} has it since {since} and has not released it")
+        self.owner = owner
+
+
+class RemoteDamaged(RemoteError):
+    """Something in the remote log is missing, does not match its checksum, or is of a later version."""
 
 
 class BrokerError(LapwingError):

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outbox_stage import Cluster, stored
+from outbox_stage import stored
 from sqlalchemy import MetaData, create_engine, func, insert, select
 from sqlalchemy.orm import Session
 
 import daemons
+from clusters import Cluster
 from lapwing.client.errors import PublishTimeout
 from lapwing.client.sync import SyncProducer
 from lapwing.errors import ConfigError

@@ -1,0 +1,268 @@
+"""The remote log: numbered records that one process at a time appends.
+
+    records/<index>             what was appended, one after the other, from 1 on
+    claims/<index>              marks the records that begin an epoch; these are never deleted
+    slices/<epoch>.<nonce>      runs of messages that were moved out of records
+    checkpoints/<index>.<number>.<nonce>   the state that the records up to `index` amount to; `number` counts the tries
+
+A process owns the log from the record with which it claims it to the next claim. It appends the record behind its last
+one, if there is none yet: when there is one of another process, it was replaced, and is `Fenced`. So whatever an engine
+did with a request that it did not answer, and however long a process stood still, two never believe in the same record.
+
+Records below a checkpoint are deleted, but for claims: the record that a replaced process would append next is either
+there, or the claim of its successor. A claim itself counts only if there is no record behind it, as its place may be
+one where a record was deleted.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from lapwing.errors import Fenced, NotReleased, RemoteDamaged, RemoteFailed
+from lapwing.log.remote.engines import Engine
+from lapwing.log.remote.record import CheckpointMade, Kind, Messages, Part, Record, Stored, decode, encode
+from lapwing.records import dataclass
+
+RECORDS: Final = "records"
+CLAIMS: Final = "claims"
+SLICES: Final = "slices"
+CHECKPOINTS: Final = "checkpoints"
+
+_DIGITS: Final = 20
+_TRIES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The result of a claim."""
+
+    node: int  # that of the log, whatever was asked for
+    epoch: int
+    index: int
+
+
+class RemoteLog:
+    """A remote log, as one process sees it: anyone may read it, its owner appends to it.
+
+    It is used by one thread at a time. After `RemoteFailed` the same call is made again, with the same record: nothing
+    else can be appended before it is known what became of it.
+    """
+
+    def __init__(self, engine: Engine, *, owner: str) -> None:
+        self.engine = engine
+        self.owner = owner
+        self.node = 0
+        self.epoch = 0  # 0: not claimed
+        self.index = 0  # of the last record that this process knows to be there
+        self.unsettled: Record | None = None  # what was sent, and may be there or not
+        self._nonce = ""  # of the last record
+        self._checkpoints = 0  # that were begun
+        self._claims: set[str] = set()  # nonces of claims that this process has sent
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Record | None:
+        """Return the newest checkpoint. Raises `RemoteDamaged` or `RemoteFailed`."""
+        name = self._checkpoint_name()
+        return self._read(name) if name else None
+
+    def last(self) -> Record | None:
+        """Return the last record; None when the log is empty. Raises `RemoteDamaged` or `RemoteFailed`."""
+        for _ in range(_TRIES):
+            begin = _index_of(self._checkpoint_name())
+            found = [name for name, _ in self.engine.find(RECORDS, after=record_name(begin - 1) if begin else "")]
+            if not found:
+                if begin:
+                    raise RemoteDamaged(f"{self.engine.place}: the records behind checkpoint {begin} are missing")
+                return None
+            data = self.engine.read(found[-1])
+            if data is not None:
+                return decode(data, found[-1])
+        raise RemoteFailed(f"{self.engine.place}: {found[-1]} is listed and cannot be read")
+
+    def read(self, start: int, previous: str = "") -> Iterator[Record]:
+        """Yield the records from `start` on. `previous` is the nonce of the one before, where it is known.
+
+        Raises `RemoteDamaged` at a hole, and at a record that does not follow the one before; a hole may also mean that
+        a checkpoint was made meanwhile.
+        """
+        index = start
+        while True:
+            name = record_name(index)
+            data = self.engine.read(name)
+            if data is None:
+                for behind, _ in self.engine.find(RECORDS, after=name):
+                    raise RemoteDamaged(f"{self.engine.place}: {name} is missing, and there is {behind}")
+                return
+            record = decode(data, name)
+            if record.index != index or (previous and record.previous != previous):
+                raise RemoteDamaged(f"{self.engine.place}: {name} does not follow the record before it")
+            yield record
+            previous = record.nonce
+            index += 1
+
+    def slice(self, name: str) -> tuple[Part, ...]:
+        """Return the messages in a slice. Raises `RemoteDamaged` or `RemoteFailed`."""
+        return self._read(name).parts
+
+    def _read(self, name: str) -> Record:
+        data = self.engine.read(name)
+        if data is None:
+            raise RemoteDamaged(f"{self.engine.place}: {name} is missing")
+        return decode(data, name)
+
+    def _checkpoint_name(self) -> str:
+        return max((name for name, _ in self.engine.find(CHECKPOINTS)), default="")
+
+    # --- owning ------------------------------------------------------------------------------------------------
+
+    def claim(self, node: int, *, now: int, take_over: bool = False) -> Claim:
+        """Begin a new epoch, for `node` if the log is new. From here on a former owner is fenced.
+
+        Raises `NotReleased` unless the last owner has released the log, or `take_over` is set; `Fenced` when another
+        process claimed it at the same moment; `RemoteFailed` when it is not known what happened.
+        """
+        seen: int | None = None
+        for _ in range(_TRIES):
+            former = self.last()
+            if former is not None and former.nonce in self._claims:  # one that was not answered, and it is the last
+                return self._own_claim(former)
+            if former is not None and former.kind != "release":
+                if seen is not None and former.epoch > seen:
+                    raise Fenced(self.engine.place, former.owner, former.epoch)
+                if not take_over:
+                    raise NotReleased(self.engine.place, former.owner, readable(former.time))
+            seen, index, previous = (0, 0, "") if former is None else (former.epoch, former.index, former.nonce)
+            node = node if former is None else former.node
+            record = Record("claim", node, seen + 1, index + 1, _new_nonce(), previous, now, self.owner)
+            self.engine.create(f"{CLAIMS}/{record.index:0{_DIGITS}d}", b"")  # first: without it a claim is deleted
+            self._claims.add(record.nonce)
+            if self._create(record) is None and self._is_last(record):
+                return self._own_claim(record)
+        raise RemoteFailed(f"{self.engine.place}: other processes append all the time")
+
+    def _own_claim(self, record: Record) -> Claim:
+        self._check_engine(record)
+        self._own(record)
+        return Claim(record.node, record.epoch, record.index)
+
+    def _is_last(self, record: Record) -> bool:
+        return not any(True for _ in self.engine.find(RECORDS, after=record_name(record.index)))
+
+    def _check_engine(self, record: Record) -> None:
+        """Refuse an engine that writes over what is there. The same bytes do no harm. Raises `RemoteFailed`."""
+        if self.engine.create(record_name(record.index), encode(record)):
+            raise RemoteFailed(
+                f"{self.engine.place}: this store writes over objects though it was asked not to (If-None-Match); "
+                "two processes could write the same record, so it cannot hold a remote log"
+            )
+
+    def _own(self, record: Record) -> None:
+        self.node, self.epoch, self.index, self._nonce = record.node, record.epoch, record.index, record.nonce
+        self.unsettled = None
+
+    def record(self, parts: Sequence[Part], *, now: int, kind: Kind = "data") -> Record:
+        """Return the record that would be the next one, for `append`."""
+        return self._made(kind, self.index + 1, self._nonce, parts, now)
+
+    def append(self, record: Record) -> None:
+        """Append what `record` made. Raises `Fenced`, or `RemoteFailed`: then call it again with the same record."""
+        if not self.epoch or record.index != self.index + 1 or self.unsettled not in (None, record):
+            raise ValueError(f"record {record.index} is not the next one")
+        self.unsettled = record
+        other = self._create(record)
+        if other is not None:
+            self.epoch = 0
+            raise Fenced(self.engine.place, other.owner, other.epoch)
+        self._own(record)
+
+    def release(self, *, now: int) -> None:
+        """Have the next process claim the log without `take_over`; this one no longer owns it."""
+        sent = self.unsettled
+        self.append(sent if sent is not None and sent.kind == "release" else self.record((), now=now, kind="release"))
+        self.epoch = 0
+
+    def _create(self, record: Record) -> Record | None:
+        """Create a record; return the one that is there instead. Raises `RemoteFailed` when that is not known."""
+        name, data = record_name(record.index), encode(record)
+        for _ in range(_TRIES):
+            if self.engine.create(name, data):
+                return None
+            found = self.engine.read(name)
+            if found is not None:
+                there = decode(found, name)
+                return None if there.nonce == record.nonce else there
+        raise RemoteFailed(f"{self.engine.place}: {name} can neither be created nor read")
+
+    def _made(self, kind: Kind, index: int, previous: str, parts: Sequence[Part], now: int) -> Record:
+        return Record(kind, self.node, self.epoch, index, _new_nonce(), previous, now, self.owner, tuple(parts))
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def store(self, messages: Sequence[Messages], *, now: int) -> Stored:
+        """Write consecutive messages of one log as a slice. Raises `RemoteFailed`; a part of it may be there then."""
+        made = self._made("slice", 0, "", messages, now)
+        name, data = f"{SLICES}/{self.epoch:0{_DIGITS}d}.{made.nonce}", encode(made)
+        self._put(name, data)
+        first, last = messages[0], messages[-1]
+        return Stored(first.topic, first.log_id, first.first, last.first + last.count, name, len(data))
+
+    def make_checkpoint(self, parts: Sequence[Part], *, now: int) -> None:
+        """Write the state that all records amount to, and delete what it replaces. Raises `Fenced` or `RemoteFailed`.
+
+        Nothing is deleted before a record behind the checkpoint shows that this process still owns the log. Its
+        successor then begins with this checkpoint or a later one, however long this process stands still.
+        """
+        if self.unsettled is not None:
+            raise ValueError(f"it is not known whether record {self.unsettled.index} was written")
+        made = self._made("checkpoint", self.index, self._nonce, parts, now)
+        self._checkpoints += 1  # one that failed may still arrive: it must not pass for the newest
+        name = f"{CHECKPOINTS}/{made.index:0{_DIGITS}d}.{self._checkpoints:0{_DIGITS}d}.{made.nonce}"
+        self._put(name, encode(made))
+        self.append(self.record([CheckpointMade(name)], now=now))
+        self._trim(made, name)
+
+    def _trim(self, checkpoint: Record, name: str) -> None:
+        """Delete what nobody needs who begins with a checkpoint: only what this process or one before it wrote."""
+        claims = {claim.partition("/")[2] for claim, _ in self.engine.find(CLAIMS)}
+        kept = {part.name for part in checkpoint.parts if isinstance(part, Stored)}
+        gone = [
+            record
+            for record, _ in self.engine.find(RECORDS)
+            if _index_of(record) < checkpoint.index and record.partition("/")[2] not in claims
+        ]
+        gone += [older for older, _ in self.engine.find(CHECKPOINTS) if older < name]
+        gone += [
+            stored
+            for stored, _ in self.engine.find(SLICES)
+            if _index_of(stored) <= checkpoint.epoch and stored not in kept
+        ]
+        if gone:
+            self.engine.delete(gone)
+
+    def _put(self, name: str, data: bytes) -> None:
+        """Create an object whose name is new. Raises `RemoteFailed`."""
+        for _ in range(_TRIES):
+            if self.engine.create(name, data) or self.engine.read(name) == data:
+                return
+        raise RemoteFailed(f"{self.engine.place}: {name} can neither be created nor read")
+
+
+def record_name(index: int) -> str:
+    """Return the name of a record."""
+    return f"{RECORDS}/{index:0{_DIGITS}d}"
+
+
+def readable(time: int) -> str:
+    """Return a time in ns as people read it."""
+    return datetime.fromtimestamp(time // 1_000_000_000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _index_of(name: str) -> int:
+    """Return the number in the name of an object; 0 for no name."""
+    return int(name.partition("/")[2].partition(".")[0] or 0)
+
+
+def _new_nonce() -> str:
+    return os.urandom(8).hex()
