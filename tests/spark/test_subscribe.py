@@ -173,7 +173,7 @@ def test_a_secret_opens_a_broker_with_auth(guarded, tmp_path):
 
 def test_a_secret_that_is_missing_wrong_or_for_something_else_is_an_error_at_once(guarded, tmp_path):
     where = rf"topic orders, channel spark, at {guarded.daemon.tcp}"
-    with pytest.raises(NotWelcome, match=rf"{where}: the broker wants AUTH; the option authSecret is missing"):
+    with pytest.raises(NotWelcome, match=rf"{where}: nsqd wants AUTH: set the option authSecret"):
         take(reader(guarded, tmp_path))
     with pytest.raises(NotWelcome, match=rf"{where}: E_UNAUTHORIZED AUTH no authorizations found"):
         take(reader(guarded, tmp_path, authSecret="please"))

@@ -23,7 +23,7 @@ def names(directory: str) -> list[str]:
     return sorted(name for name in whole if name[:20].isdigit())
 
 
-def write_file(directory: str, name: str, topic: str, rows: list[tuple[int, int, bytes, bytes]]) -> None:
+def write_file(directory: str, name: str, topic: str, rows: list[tuple[int, int, str, bytes]]) -> None:
     """Keep messages (timestamp, attempts, id, body); on a local disk they survive a power loss from here on."""
     system, path = _place(directory)
     system.create_dir(path, recursive=True)
@@ -58,7 +58,7 @@ def _place(directory: str) -> tuple[Any, str]:
     return fs.LocalFileSystem(), os.path.abspath(directory)
 
 
-def _batch(topic: str, rows: list[tuple[int, int, bytes, bytes]]) -> pa.RecordBatch:
+def _batch(topic: str, rows: list[tuple[int, int, str, bytes]]) -> pa.RecordBatch:
     schema = arrow_schema(_COLUMNS)
     count = len(rows)
     times = pa.array(array("q", [row[0] // 1000 for row in rows])).view(schema.field("timestamp").type)
@@ -66,7 +66,7 @@ def _batch(topic: str, rows: list[tuple[int, int, bytes, bytes]]) -> pa.RecordBa
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.nulls(count, pa.int32()),  # only a log has nodes and sequences
         pa.nulls(count, pa.int64()),
-        pa.array([row[2].decode("latin-1") for row in rows], pa.string()),
+        pa.array([row[2] for row in rows], pa.string()),
         times,
         pa.array([row[1] for row in rows], pa.int32()),
         pa.array([row[3] for row in rows], pa.binary()),

@@ -5,10 +5,7 @@ the spool directory first; Spark reads those, again and again if it must. A cras
 the messages a second time: at least once. Slower than reading a log, too.
 """
 
-import json
 import logging
-import os
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -17,13 +14,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from lapwing.errors import LapwingError, ProtocolError
+from lapwing.client.errors import ClientError, Refused
+from lapwing.client.message import Message
+from lapwing.client.sync import SyncConsumer
+from lapwing.errors import LapwingError
 from lapwing.spark.brokers.directory import Directory, ask_all
-from lapwing.spark.brokers.http import CONNECT_SECONDS, BrokerAway, call, patiently, tls_context
+from lapwing.spark.brokers.http import CONNECT_SECONDS, BrokerAway, call, patiently
 from lapwing.spark.options import SourceOptions
 from lapwing.spark.source.stream_reader import FirstBatch
-from lapwing.wire.nsq import commands
-from lapwing.wire.nsq.connection import ClientConnection, ErrorFrame, Messages, Response
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -31,14 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST: Final = 2500  # messages in flight, and so in one file: NSQ's own limit for RDY
-_ANSWER: Final = 20.0  # seconds for an answer: the broker may have to ask its auth server first
 _IDLE: Final = 0.1  # seconds without a message after which a round ends
 _PATIENCE: Final = 3  # rounds without a message after which availableNow gives up on what /stats promised
-
-# a broker that refuses today refuses tomorrow; E_AUTH_FAILED may also mean that its auth server is away
-_FINAL: Final = ("E_AUTH_FIRST", "E_UNAUTHORIZED", "E_BAD_TOPIC", "E_BAD_CHANNEL", "E_INVALID")
-
-Row = tuple[int, int, bytes, bytes]  # timestamp, attempts, id, body
 
 
 class NotWelcome(LapwingError):
@@ -167,155 +159,57 @@ class SubscribeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             time.sleep(self._options.poll_seconds)  # somebody may turn up; Spark would ask again at once
         for address in addresses:
             try:
-                with SpoolSubscription(address, self._options) as subscription:
+                with self._consumer(address, min(most - taken, MOST)) as consumer:
                     while taken < most:
                         # only the first message is worth a long wait: once some are there, Spark shall have them
-                        rows = subscription.gather(min(most - taken, MOST), 0.0 if taken else deadline)
-                        if not rows:
+                        wait = _IDLE if taken else max(deadline - time.monotonic(), _IDLE)
+                        messages = _gather(consumer, min(most - taken, MOST), wait)
+                        if not messages:
                             break
-                        self._spool(rows)
-                        subscription.finish(rows)
-                        taken += len(rows)
-            except (OSError, BrokerAway, ProtocolError) as error:
+                        self._spool(messages)
+                        for message in messages:
+                            message.finish()
+                        taken += len(messages)
+            except Refused as error:
+                if "E_AUTH_FAILED" not in str(error):  # then its auth server may be away
+                    text = str(error).replace("auth_secret", "the option authSecret")
+                    raise NotWelcome(f"{self._what}, at {text}") from error
+                failures.append(str(error))
+            except (ClientError, BrokerAway) as error:
                 failures.append(f"{address}: {error}")
                 logger.warning("consuming from %s: %s", address, error)
         if failures and len(failures) == len(addresses):
             raise BrokerAway("no broker answers", "; ".join(failures))
         return taken
 
-    def _spool(self, rows: list[Row]) -> None:
+    def _consumer(self, address: str, most: int) -> SyncConsumer:
+        """Return a consumer of one broker, made for a round and closed after it: between rounds nobody listens.
+
+        What it has received and not finished goes back to the channel when it is closed.
+        """
+        access = self._options.access
+        port = call(address, access, "GET", "/info")["tcp_port"]
+        return SyncConsumer(
+            self._options.topics[0], self._options.channel or "", nsqd=f"{address.rpartition(':')[0]}:{port}",
+            max_in_flight=most, max_attempts=0, max_backoff_duration=0, auth_secret=access.secret, tls=access.tls,
+            tls_ca_file=access.ca_file, tls_cert_file=access.cert_file, tls_key_file=access.key_file,
+            tls_verify=access.verify, dial_timeout=CONNECT_SECONDS, client_id="spark", user_agent="lapwing-spark",
+        )  # fmt: skip
+
+    def _spool(self, messages: list[Message]) -> None:
         from lapwing.spark.source.spool import write_file
 
+        rows = [(each.timestamp, each.attempts, each.id, each.body) for each in messages]
         write_file(self._options.spool or "", _name(self._files_in_spool()), self._options.topics[0], rows)
+
+
+def _gather(consumer: SyncConsumer, most: int, wait: float) -> list[Message]:
+    """Return up to `most` messages: all that come until none has come for a moment; wait for the first."""
+    found = consumer.take(most, wait)
+    while found and len(found) < most and (more := consumer.take(most - len(found), _IDLE)):
+        found += more
+    return found
 
 
 def _name(number: int) -> str:
     return f"{number:020}.arrow"
-
-
-class SpoolSubscription:
-    """One connection to one nsqd, subscribed. Made for a round and closed after it: between rounds nobody listens.
-
-    What was received and not finished goes back to the channel.
-    """
-
-    def __init__(self, address: str, options: SourceOptions) -> None:
-        info = call(address, options.access, "GET", "/info")
-        host = address.rpartition(":")[0].strip("[]")
-        self._wire = ClientConnection()
-        self._rows: list[Row] = []
-        self._ready = 0
-        self._most_ready = MOST
-        self._socket: socket.socket = socket.create_connection((host, info["tcp_port"]), CONNECT_SECONDS)
-        try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._subscribe(f"{host}:{info['tcp_port']}", options)
-        except BaseException:
-            self._socket.close()
-            raise
-
-    def _subscribe(self, address: str, options: SourceOptions) -> None:
-        """Identify and authenticate the client, and subscribe."""
-        access = options.access
-        identity = {
-            "client_id": "spark",
-            "hostname": os.uname().nodename,
-            "user_agent": "lapwing-spark",
-            "feature_negotiation": True,
-            "tls_v1": access.tls,
-        }
-        topic, channel = options.topics[0], options.channel or ""
-        where = f"topic {topic}, channel {channel}, at {address}"
-        self._socket.sendall(b"  V2" + commands.Identify(json.dumps(identity).encode()).encode())
-        granted = json.loads(self._answer())
-        self._most_ready = min(MOST, int(granted.get("max_rdy_count") or MOST))
-        if access.tls and not granted.get("tls_v1"):
-            raise NotWelcome(f"{where}: the broker does not offer TLS, and tls=true asks for it")
-        if granted.get("tls_v1"):
-            host = address.rpartition(":")[0]
-            self._socket = tls_context(access).wrap_socket(self._socket, server_hostname=host)
-            self._answer()
-        if granted.get("auth_required") and access.secret is None:
-            raise NotWelcome(f"{where}: the broker wants AUTH; the option authSecret is missing")
-        try:
-            if granted.get("auth_required"):
-                self._say(commands.Auth((access.secret or "").encode()).encode())
-            self._say(commands.Sub(topic, channel).encode())
-        except ProtocolError as error:
-            if str(error).startswith(_FINAL):
-                raise NotWelcome(f"{where}: {error}") from error
-            raise
-
-    def _say(self, command: bytes) -> None:
-        self._socket.sendall(command)
-        self._answer()
-
-    def _answer(self) -> bytes:
-        """Return the next answer that is no heartbeat; raises `ProtocolError` for a refusal."""
-        while True:
-            for frame in self._wire.frames():
-                if isinstance(frame, ErrorFrame):
-                    raise ProtocolError(frame.payload.decode("latin-1"))
-                if isinstance(frame, Response) and not self._heartbeat(frame):
-                    return frame.payload
-            if not self._receive(_ANSWER):
-                raise TimeoutError(f"no answer within {_ANSWER:g} s")
-
-    def _heartbeat(self, frame: Response) -> bool:
-        if frame.payload == b"_heartbeat_":
-            self._socket.sendall(commands.Nop().encode())
-            return True
-        return False
-
-    def _receive(self, seconds: float) -> bool:
-        """Take what comes within that time; whether anything did."""
-        self._socket.settimeout(seconds)
-        try:
-            data = self._socket.recv(262144)
-        except TimeoutError:
-            return False
-        if not data:
-            raise ConnectionError("the broker has closed the connection")
-        self._wire.receive(data)
-        return True
-
-    def gather(self, most: int, deadline: float) -> list[Row]:
-        """Up to `most` messages: all that come until none has come for a moment; the first one until the deadline."""
-        most = min(most, self._most_ready)
-        if most != self._ready:
-            self._socket.sendall(commands.Rdy(most).encode())
-            self._ready = most
-        rows, self._rows = self._rows, []
-        while len(rows) < most:
-            wait = _IDLE if rows else max(deadline - time.monotonic(), _IDLE / 5)
-            if not self._receive(wait):
-                break
-            for frame in self._wire.frames():
-                if isinstance(frame, Messages):
-                    rows += [row[:4] for row in frame.messages]
-                elif isinstance(frame, ErrorFrame):
-                    raise ProtocolError(frame.payload.decode("latin-1"))
-                elif isinstance(frame, Response):
-                    self._heartbeat(frame)
-        self._rows = rows[most:]
-        return rows[:most]
-
-    def finish(self, rows: list[Row]) -> None:
-        """Finish the messages, which are safe now."""
-        self._socket.sendall(b"".join(b"FIN %b\n" % row[2] for row in rows))
-
-    def __enter__(self) -> "SpoolSubscription":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            if error[0] is None:
-                self._socket.sendall(commands.Cls().encode())
-                while self._receive(CONNECT_SECONDS):
-                    frames = list(self._wire.frames())
-                    if any(isinstance(frame, Response) and frame.payload == b"CLOSE_WAIT" for frame in frames):
-                        break  # all FINs before it have been carried out
-        except OSError as problem:
-            logger.warning("closing a subscription: %s", problem)
-        finally:
-            self._socket.close()
