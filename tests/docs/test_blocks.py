@@ -31,9 +31,8 @@ ELSEWHERE = {
     ("README.md", "from lapwing.spark.session import local_session"): "tests/spark/test_documents.py",
     ("docs/spark.md", "python"): "tests/spark/test_documents.py",
     ("docs/spark.md", "sql"): "tests/spark/test_dead_columns.py",
-    ("docs/pipelines.md", "sql"): "tests/spark/test_dead_columns.py",
     ("docs/pipelines.md", "from deltalake import DeltaTable"): "tests/spark/test_pipeline_archive.py",
-    ("docs/pipelines.md", "from lapwing.spark.tables import delta"): "tests/spark/test_dead_columns.py",
+    ("docs/pipelines.md", "# once.py"): "tests/spark/test_pipeline_topics.py",
     ("docs/security.md", "json"): "tests/nsqd/test_auth.py",
     ("docs/monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
     ("docs/tutorial.md", "python"): "tests/docs/test_tutorial.py",
@@ -54,6 +53,8 @@ NOT_RUN = {
         "another machine; tests/cli/test_import_redis.py copies",
     ("docs/spark.md", "pip install 'lapwing[spark]'"): "installs packages",
     ("docs/pipelines.md", "pip install 'lapwing[spark]'"): "installs packages; tests/spark runs the pipelines",
+    ("docs/pipelines.md", "# transformations/orders.py"):
+        "tests/soak/spark_submit.py runs it, with pyspark[pipelines]",
     ("docs/testing.md", "sh"): "runs until it is ended; tests/daemons.py starts nsqd like this",
     ("docs/monitoring.md", "scrape_configs:"): "for Prometheus, which is not here; test_data_is_well_formed reads it",
     ("docs/reliability.md", "make soak SOAK=10m"): "takes ten minutes; tests/faults has its short forms",
@@ -100,7 +101,7 @@ def test_data_is_well_formed(each: Block) -> None:
         assert yaml.safe_load(each.text)
 
 
-@pytest.mark.parametrize("each", [each for each in blocks("docs/pipelines.md") if each.language == "yaml"], ids=str)
+@pytest.mark.parametrize("each", [each for each in blocks("docs/pipelines.md") if "kind: " in each.text], ids=str)
 def test_a_pipeline_file_has_settings_that_its_kind_knows(each: Block) -> None:
     document = yaml.safe_load(each.text)
     known = set(KINDS[document.pop("kind")].__dataclass_fields__)

@@ -61,7 +61,7 @@ class Driver:
     """A `lapwing pipeline run` in a session of its own, so that it is killed with its Java and its workers."""
 
     def __init__(self, arguments: list[str], log: Path) -> None:
-        environment = {**os.environ, "LAPWING_SPARK_WARM": "0"}
+        environment = {**os.environ}
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
                 [*LAPWING, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=output,

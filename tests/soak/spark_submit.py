@@ -1,10 +1,11 @@
-"""Topics in sessions that `lapwing.spark.session` does not start: Spark Connect, and `spark-submit --py-files`.
+"""Topics in sessions that `lapwing.spark.session` does not start: Spark Connect, `spark-submit --py-files`, pipelines.
 
-    python tests/soak/spark_submit.py [--only connect,py-files]
+    python tests/soak/spark_submit.py [--only connect,py-files,pipelines]
 
 `connect` runs the example of docs/spark.md in a client of Spark Connect, whose packages have to be there
 (`pip install 'pyspark[connect]'`). `py-files` runs the other one under a Python that has pyspark and not lapwing, which
 comes as a zip file: batch reads and writes have to work, and a stream has to fail as the document describes it.
+`pipelines` runs the declarative pipeline of docs/pipelines.md (`pip install 'pyspark[pipelines]'`).
 Takes about a minute; exits with 1 if something is not so.
 """
 
@@ -23,16 +24,16 @@ import pyspark
 
 from daemons import Daemon, nsqd
 from documents import block
-from lapwing.spark.session import environment, prepare
+from lapwing.spark.session import environment
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 PAGE = "docs/spark.md"
 MISSING = "No module named 'lapwing'"
 
 
-def example(first: str, broker: Daemon, scratch: Path) -> str:
+def example(first: str, broker: Daemon, scratch: Path, page: str = PAGE) -> str:
     """Return the example of the document that begins with this line, for this broker and this directory."""
-    return block(PAGE, first).text.replace("127.0.0.1:4151", broker.http).replace("/data", str(scratch))
+    return block(page, first).text.replace("127.0.0.1:4151", broker.http).replace("/data", str(scratch))
 
 
 def run(command: list[str], env: dict[str, str], scratch: Path) -> subprocess.CompletedProcess[str]:
@@ -83,7 +84,7 @@ def py_files(broker: Daemon, scratch: Path) -> list[str]:
     script.write_text(code + stream.format(broker.http, scratch))
     python = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK", "SPARK"))}
-    env = {**plain, "JAVA_HOME": str(prepare().home), "PYTHONPATH": str(packages), "SPARK_LOCAL_IP": "127.0.0.1"}
+    env = {**plain, "JAVA_HOME": environment()["JAVA_HOME"], "PYTHONPATH": str(packages), "SPARK_LOCAL_IP": "127.0.0.1"}
     env |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     done = run([submit, "--master", "local[2]", "--py-files", str(scratch / "lapwing.zip"), str(script)], env, scratch)
@@ -95,18 +96,36 @@ def py_files(broker: Daemon, scratch: Path) -> list[str]:
     return wrong
 
 
+def pipelines(broker: Daemon, scratch: Path) -> list[str]:
+    """Return what is wrong with the declarative pipeline."""
+    (scratch / "transformations").mkdir()
+    for name in ("spark-pipeline.yml", "transformations/orders.py"):
+        (scratch / name).write_text(example(f"# {name}", broker, scratch, "docs/pipelines.md"))
+    publish(broker, *(b'{"amount": %d}' % amount for amount in (50, 150, 250)))
+    program = str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
+    done = run([program, "run", "--spec", "spark-pipeline.yml"], environment(), scratch)
+    wrong = [] if done.returncode == 0 else [f"ended with status {done.returncode}: {done.stderr[-3000:]}"]
+    if (found := bodies(broker, "orders.large")) != 2:
+        wrong.append(f"{found} messages were published instead of 2: {done.stderr[-3000:]}")
+    return wrong
+
+
+def publish(broker: Daemon, *messages: bytes) -> None:
+    for message in messages:
+        urllib.request.urlopen(f"{broker.url}/pub?topic=orders", data=message, timeout=30).close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="connect,py-files")
+    parser.add_argument("--only", default="connect,py-files,pipelines")
     arguments = parser.parse_args()
     good = True
-    for name, check in (("connect", connect), ("py-files", py_files)):
+    for name, check in (("connect", connect), ("py-files", py_files), ("pipelines", pipelines)):
         if name not in arguments.only.split(","):
             continue
         scratch = Path(tempfile.mkdtemp(prefix=f"lapwing-{name}-"))
         with nsqd("--node-id=1") as broker:
-            for number in range(3):
-                urllib.request.urlopen(f"{broker.url}/pub?topic=orders", data=b"%d" % number, timeout=30).close()
+            publish(broker, b"0", b"1", b"2")
             wrong = check(broker, scratch)
         print("\n".join([f"{name}: {'as documented' if not wrong else 'FAILED'}", *wrong]), flush=True)
         shutil.rmtree(scratch, ignore_errors=True)

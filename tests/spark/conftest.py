@@ -22,8 +22,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 -XX:+UseSer
 
 @pytest.fixture(scope="session")
 def spark():
-    """The session; it starts in 3 s where `python -m lapwing.spark.warm` has been run, else in 10."""
-    os.environ["LAPWING_SPARK_WARM"] = "0"
+    """The session; it starts in a few seconds."""
     conf = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"}
     if jars := [str(jar) for jar in (POSTGRESQL_JAR, SQLITE_JAR) if jar.exists()]:
         conf["spark.jars"] = ",".join(jars)

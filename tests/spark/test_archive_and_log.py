@@ -188,7 +188,7 @@ def test_counts_are_exact_at_any_moment_while_files_are_merged_and_retention_del
 
 
 @pytest.mark.spark
-def test_a_table_a_transform_and_a_rollup_begin_with_the_archive(spark, small, tmp_path):
+def test_a_table_and_a_transform_begin_with_the_archive(spark, small, tmp_path):
     runs = Runs(spark, small, tmp_path)
     bodies = [b'{"n": %d, "pad": "%s"}' % (n, b"." * 300) for n in range(70)]
     small.publish("orders", *bodies[:30])
@@ -199,12 +199,8 @@ def test_a_table_a_transform_and_a_rollup_begin_with_the_archive(spark, small, t
     settings = ["topics=orders", "schema=n int", f"archive={runs.data.parent / 'archive'}"]
     table = runs.once("table", *settings, "partition=none")
     transform = runs.once("transform", *settings, "sql=select n * 2 as twice from input", "to=doubled")
-    minutes = ["time=timestamp_seconds(n * 60)", "window=1m", "watermark=0s", "values=orders=count"]
-    rollup = runs.once("rollup", *settings, *minutes)
 
-    assert [done.rows_in for done in (table, transform, rollup)] == [70, 70, 70]
+    assert [done.rows_in for done in (table, transform)] == [70, 70]
     found = delta_tables.read(spark, runs.data.parent / "table")
     assert sorted(row.n for row in found.collect()) == list(range(70))
     assert sorted(json.loads(body)["twice"] for body in small.bodies("doubled")) == list(range(0, 140, 2))
-    windows = delta_tables.read(spark, runs.data.parent / "rollup").collect()
-    assert [row.orders for row in windows] == [1] * 69  # the last window is open

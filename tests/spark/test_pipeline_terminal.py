@@ -21,7 +21,7 @@ with _display(bounded=%s) as show:
 
 
 def environment():
-    return {**os.environ, "LAPWING_SPARK_WARM": "0"}
+    return {**os.environ}
 
 
 def shown_by(script, tmp_path):

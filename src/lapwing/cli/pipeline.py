@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = Group(
     "pipeline",
-    "Run data pipelines on Spark: archive, table, transform, rollup, replay, dedup, dead, and the ready flow.",
+    "Run data pipelines on Spark: archive, table, transform and replay, and flow, which needs no Spark.",
     example="lapwing pipeline run archive flow --nsqd 127.0.0.1:4151",
 )
 
@@ -37,7 +37,7 @@ Json = Annotated[bool, Option("--json", help="Print JSON.")]
 DATA = Path("lapwing-data/pipelines")
 ARCHIVE = Path("lapwing-data/archive")
 _STDERR = 2
-KINDS = ("archive", "table", "transform", "rollup", "replay", "dedup", "dead", "flow")
+KINDS = ("archive", "table", "transform", "replay", "flow")
 MISSING = "Spark is not installed; pip install 'lapwing[spark]'"
 
 
@@ -106,34 +106,35 @@ def _run(command: "RunCommand", data: Path) -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from lapwing.spark.pipelines.run.runner import StoppedEarly
-    from lapwing.spark.pipelines.run.stderr_filter import quieted
 
     with _waiting():
         preview = command.is_preview
         running = command.unchecked(data) if preview else command.running(data)
     _until_signalled(running.ask_to_stop)
     good = True
-    with quieted():
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("lapwing").setLevel(logging.INFO)
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the query that fails reports the same
-        logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")  # py4j as well
-        try:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("lapwing").setLevel(logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the query that fails reports the same
+    logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")  # py4j as well
+    spark: Any = None
+    try:
+        if preview or running.needs_spark:
             with busy(*STARTING):
                 spark = running.session()
-        except StoppedEarly:
-            print("stopped before Spark was there; nothing was done", file=sys.stderr)
+    except StoppedEarly:
+        print("stopped before Spark was there; nothing was done", file=sys.stderr)
+        return
+    _until_signalled(running.ask_to_stop)  # again: Spark installs a handler of its own, which cancels batches
+    try:
+        if preview:
+            for line in running.preview(spark):
+                print(line)
             return
-        _until_signalled(running.ask_to_stop)  # again: Spark installs a handler of its own, which cancels batches
-        try:
-            if preview:
-                for line in running.preview(spark):
-                    print(line)
-                return
-            with _display(bounded=command.is_bounded) as show:
-                good = running.run(spark, show)
-        finally:
-            with suppress(OSError, Py4JError):  # Java may be gone: a signal to all processes ends it, too
+        with _display(bounded=command.is_bounded) as show:
+            good = running.run(spark, show)
+    finally:
+        with suppress(OSError, Py4JError):  # Java may be gone: a signal to all processes ends it, too
+            if spark is not None:
                 spark.stop()
     for job in running.jobs:
         if job.progress.error:

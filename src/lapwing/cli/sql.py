@@ -102,11 +102,9 @@ def _answer(
             yield stack.enter_context(database.query(sql, lambda: _there(topics)))
         else:
             with spark_needed():
-                from lapwing.spark.pipelines.run.stderr_filter import quieted
                 from lapwing.spark.session import local_session
                 from lapwing.spark.sql.spark_views import query
 
-            stack.enter_context(quieted())
             logging.getLogger("py4j").setLevel(logging.CRITICAL)
             with busy(*STARTING):
                 spark = local_session("lapwing sql")

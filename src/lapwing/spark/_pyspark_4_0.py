@@ -15,7 +15,8 @@ else:
     DataSourceStreamArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
 
 IS_USED: Final = not hasattr(datasource, "DataSourceStreamArrowWriter")
-CHECKPOINTS: Final = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+CHECKPOINTS: Final = f"{_STREAMING}{'' if IS_USED else '.checkpointing'}.FileSystemBasedCheckpointFileManager"
 _ROWS: Final = 10_000  # of one batch
 
 

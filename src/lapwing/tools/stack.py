@@ -197,7 +197,7 @@ def _nsqd(plan: Plan, number: int, broadcast: str) -> Service:
 
 def pipelines(plan: Plan) -> Service:
     """Return the pipelines that come with lapwing, all on one local Spark."""
-    outputs = [word for name in plan.pipelines for word in ("--set", f"{name}.out={plan.data / name}")]
+    outputs = ["--set", f"archive.out={plan.data / 'archive'}"]
     return Service(
         "pipelines",
         (*program("lapwing", "main"), "pipeline", "run", *plan.pipelines,

@@ -1,103 +1,160 @@
-"""Message flow: rates, sizes, latency and failures per topic and channel, in windows.
+"""Message flow: rates, sizes, latency and failures per topic and channel, in windows. Spark has no part in it.
 
 A topic's log knows what was published, but only a broker knows what its channels deliver. So while this pipeline runs,
-it reads every broker's `/stats` once a second and publishes what has changed since the last time into a topic of its
-own on that same broker; the windows are a rollup of that topic. A second in which nobody looked is not made up: the
-next sample covers it.
+it reads every broker's `/stats` once a second, adds up what has changed since the last time, and publishes each window
+at the broker that it is of. A second in which nobody looked is not made up: the next sample covers it.
 """
 
 import json
 import logging
+import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from statistics import median
 from typing import Any, Final
 
-from pyspark.sql import functions as F
-
+from lapwing.errors import LapwingError
 from lapwing.spark.brokers.directory import Directory, ask_all
 from lapwing.spark.brokers.http import BrokerAway, call
-from lapwing.spark.options import BrokerAccess
-from lapwing.spark.pipelines.kinds.messages import access, read_stream
-from lapwing.spark.pipelines.kinds.parse import TIME
-from lapwing.spark.pipelines.kinds.rollup import windows, write
-from lapwing.spark.pipelines.run.context import PreparedQuery, RunContext
+from lapwing.spark.pipelines.kinds.messages import access
+from lapwing.spark.pipelines.run.progress import PipelineProgress, now_ms
 from lapwing.spark.pipelines.settings.kind_settings import OWN_TOPICS, FlowSettings
 from lapwing.wire.nsq.commands import batch
 
 logger = logging.getLogger(__name__)
 
-SCHEMA: Final = (
-    "at bigint, node int, topic string, channel string, seconds double, messages bigint, bytes bigint, "
-    "delivered bigint, requeued bigint, timed_out bigint, depth bigint, in_flight bigint, deferred bigint, "
-    "clients int, p50_ms double, p95_ms double, p99_ms double"
-)
-
-# per window, topic, channel (null: the topic itself) and node
-VALUES: Final = {
-    "messages": "sum(messages)",
-    "bytes": "sum(bytes)",
-    "delivered": "sum(delivered)",
-    "requeued": "sum(requeued)",
-    "timed_out": "sum(timed_out)",
-    "failure_ratio": "if(sum(delivered) is null, null, "  # a topic itself delivers nothing
-    "round(least(sum(requeued + timed_out) / greatest(sum(delivered), 1), 1.0), 4))",
-    "message_bytes": "round(sum(bytes) / greatest(sum(messages), 1), 1)",
-    "depth": "max(depth)",
-    "in_flight": "max(in_flight)",
-    "deferred": "max(deferred)",
-    "clients": "max(clients)",
-    "p50_ms": "percentile_approx(p50_ms, 0.5)",
-    "p95_ms": "max(p95_ms)",
-    "p99_ms": "max(p99_ms)",
-}
+_SUMS: Final = ("messages", "bytes", "delivered", "requeued", "timed_out")
+_MOST: Final = ("depth", "in_flight", "deferred", "clients", "p95_ms", "p99_ms")
 
 
-def build(settings: FlowSettings, context: RunContext) -> PreparedQuery:
-    """Return the query that makes windows of samples, and the thread that takes them."""
-    found = access(settings)
-    sampler = Sampler(found, settings.topics[0], settings.every)
-    sampler.sample()  # so that the topic is there when the query starts
-    frame = read_stream(context.spark, settings)
-    rows = frame.select(F.from_json(F.col("body").cast("string"), SCHEMA).alias("_value")).select("_value.*")
-    timed = rows.where("topic is not null").withColumn(TIME, F.timestamp_millis("at"))
-    grouped = windows(
-        timed, VALUES, window=settings.window, slide=settings.window, watermark=settings.watermark,
-        by=("topic", "channel", "node"), name=settings.name,
-    )  # fmt: skip
-    rated = grouped.withColumn("rate", F.round(F.coalesce("delivered", "messages") / settings.window, 1))
-    channel = settings.channel or settings.name
-    passed_over = partial(pass_over, settings.to, channel, context.brokers, found)
-    built = write(rated, settings, context, published=passed_over)
-    close = built.close
-    sampler.start()
+class FlowJob:
+    """Samples the brokers and publishes windows, in a thread of its own, until it is stopped."""
 
-    def end() -> None:
-        sampler.stop()
-        close()
+    def __init__(self, settings: FlowSettings, progress: PipelineProgress, *, once: bool = False) -> None:
+        """Begin to sample; with `once` only look at the brokers, as there is never anything to catch up with."""
+        self._settings = settings
+        self._access = access(settings)
+        self._directory = Directory(self._access)
+        self._brokers: dict[str, BrokerFlow] = {}
+        self._away: set[str] = set()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self.sample if once else self._run, name="flow", daemon=True)
+        self.progress = replace(progress, state="running", rows_out=0)
+        self._thread.start()
 
-    built.close = end
-    return built
+    def look(self) -> PipelineProgress:
+        """Return how it is doing now."""
+        if not self.progress.ended:
+            ended = not self._thread.is_alive()
+            sent = sum(broker.sent for broker in list(self._brokers.values()))
+            asked = self._over.is_set()
+            state = ("stopped" if asked else "finished") if ended else "stopping" if asked else "running"
+            self.progress = replace(self.progress, state=state, rows_out=sent, updated_ms=now_ms())
+        return self.progress
+
+    def stop(self, *, at_once: bool) -> None:
+        """End it; windows that are not over are lost."""
+        self._over.set()
+        if at_once:
+            self._thread.join(10.0)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._settings.every):
+            self.sample()
+
+    def sample(self) -> None:
+        """Read and publish once; a broker that is away is read again the next time."""
+        try:
+            addresses = self._directory.find()
+        except BrokerAway as error:
+            self._missed("nsqlookupd", error)
+            return
+        for address, answer in ask_all(addresses, self._sample):
+            if isinstance(answer, Exception):
+                self._missed(address, answer)
+            else:
+                self._away.discard(address)
+
+    def _missed(self, address: str, error: Exception) -> None:
+        if address not in self._away:
+            logger.warning("no samples from %s: %s", address, error)
+        self._away.add(address)
+
+    def _sample(self, address: str) -> None:
+        flow = self._brokers.get(address)
+        if flow is None:
+            offsets = call(address, self._access, "GET", "/log/offsets", {"topic": self._settings.to})
+            flow = self._brokers[address] = BrokerFlow(offsets["node_id"], self._settings.window)
+        stats = call(address, self._access, "GET", "/stats", {"format": "json", "include_clients": "false"})
+        flow.add(stats, now=time.time())
+        flow.unsent += flow.finished(now=time.time())
+        if flow.unsent:
+            body = batch(json.dumps(row, separators=(",", ":")).encode() for row in flow.unsent)
+            call(address, self._access, "POST", "/mpub", {"topic": self._settings.to, "binary": "true"}, body)
+            flow.sent += len(flow.unsent)
+            flow.unsent.clear()
+            self._pass_over(address)
+
+    def _pass_over(self, address: str) -> None:
+        """Move a channel to the end of the windows: they are there to be looked up, and nobody has to consume them.
+
+        How long they stay is then up to the broker's retention; without any channel they would stay for ever.
+        """
+        topic = self._settings.to
+        try:
+            for held in call(address, self._access, "GET", "/log/offsets", {"topic": topic})["topics"]:
+                place = {"log_id": held["log_id"], "sequence": held["next"], "create": "true"}
+                where = {"topic": topic, "channel": self._settings.name, **place}
+                call(address, self._access, "POST", "/channel/commit", where)
+        except LapwingError as error:
+            logger.info("%s: the channel %s/%s stays behind: %s", address, topic, self._settings.name, error)
 
 
-def pass_over(topic: str, channel: str, addresses: Sequence[str], found: BrokerAccess) -> None:
-    """Move a channel to the end of the windows' topic: they are there to be looked up, and nobody has to consume them.
+class BrokerFlow:
+    """The windows of one broker that are not over."""
 
-    How long they stay is then up to the broker's retention; without any channel they would stay for ever.
-    """
+    def __init__(self, node: int, window: float) -> None:
+        self.sent = 0
+        self.unsent: list[dict[str, Any]] = []  # windows that are over
+        self._node = node
+        self._seconds = window
+        self._counters = Counters()
+        self._windows: dict[tuple[float, str, str | None], list[dict[str, Any]]] = {}
 
-    def move(address: str) -> int:
-        answer = call(address, found, "GET", "/log/offsets", {"topic": topic})
-        for held in answer["topics"]:
-            place = {"topic": topic, "channel": channel, "log_id": held["log_id"], "sequence": held["next"]}
-            call(address, found, "POST", "/channel/commit", {**place, "create": "true"})
-        return len(answer["topics"])
+    def add(self, stats: dict[str, Any], *, now: float) -> None:
+        """Add what has changed since the last time to the window of this moment."""
+        begin = math.floor(now / self._seconds) * self._seconds
+        for sample in self._counters.samples(stats, now=now):
+            self._windows.setdefault((begin, sample["topic"], sample["channel"]), []).append(sample)
 
-    for address, answer in ask_all(addresses, move):
-        if isinstance(answer, Exception):
-            logger.info("%s: the channel %s/%s stays behind: %s", address, topic, channel, answer)
+    def finished(self, *, now: float) -> list[dict[str, Any]]:
+        """Return the windows that are over, each once."""
+        over = [key for key in self._windows if key[0] + self._seconds <= now]
+        over.sort(key=lambda key: (key[0], key[1], key[2] or ""))
+        return [self._row(*key, self._windows.pop(key)) for key in over]
+
+    def _row(self, begin: float, topic: str, channel: str | None, samples: list[dict[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {name: sum(each[name] for each in samples) for name in _SUMS if name in samples[0]}
+        for name in _MOST:
+            if values := [each[name] for each in samples if name in each]:
+                found[name] = max(values)
+        if values := [each["p50_ms"] for each in samples if "p50_ms" in each]:
+            found["p50_ms"] = median(values)
+        if "messages" in found:
+            found["message_bytes"] = round(found["bytes"] / max(found["messages"], 1), 1)
+        if "delivered" in found:
+            failed = found["requeued"] + found["timed_out"]
+            found["failure_ratio"] = round(min(failed / max(found["delivered"], 1), 1.0), 4)
+        ends = {"window_start": _moment(begin), "window_end": _moment(begin + self._seconds), "topic": topic}
+        rate = round(found.get("delivered", found.get("messages", 0)) / self._seconds, 1)
+        return {**ends, **({"channel": channel} if channel else {}), "node": self._node, **found, "rate": rate}
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass
@@ -107,13 +164,12 @@ class Counters:
     before: dict[tuple[str, str | None], tuple[int, dict[str, int]]] = field(default_factory=dict)
     read_at: float = 0.0
 
-    def samples(self, stats: dict[str, Any], node: int, *, now: float) -> Iterator[dict[str, Any]]:
+    def samples(self, stats: dict[str, Any], *, now: float) -> Iterator[dict[str, Any]]:
         """Yield what has changed, per topic and per channel; nothing the first time, as nothing is known then.
 
         Where fewer messages have arrived than before, the broker was restarted: all that it counted is new.
         """
         first = not self.read_at
-        seconds = now - self.read_at
         self.read_at = now
         after = {}
         for topic in stats.get("topics") or ():
@@ -128,8 +184,7 @@ class Counters:
                 then = then if arrived >= before else {}
                 changed = {count: max(value - then.get(count, 0), 0) for count, value in counts.items()}
                 if any(changed.values()) or sample["depth"] or sample.get("in_flight"):
-                    about = {"at": int(now * 1000), "node": node, "seconds": round(seconds, 3)}
-                    yield {**about, **sample, **changed}
+                    yield {**sample, **changed}
         self.before = after
 
 
@@ -169,62 +224,3 @@ def _latency(told: dict[str, Any]) -> dict[str, float]:
         if name:
             found[name] = entry["value"] / 1e6
     return found
-
-
-class Sampler:
-    """Reads the stats of all brokers again and again, and publishes what has changed."""
-
-    def __init__(self, found: BrokerAccess, topic: str, every: float) -> None:
-        self._access = found
-        self._directory = Directory(found)
-        self._topic = topic
-        self._every = every
-        self._counters: dict[str, Counters] = {}
-        self._nodes: dict[str, int] = {}
-        self._away: set[str] = set()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="flow samples", daemon=True)
-
-    def start(self) -> None:
-        """Sample from now on."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Sample no more."""
-        self._over.set()
-        self._thread.join(10.0)
-
-    def _run(self) -> None:
-        while not self._over.wait(self._every):
-            self.sample()
-
-    def sample(self) -> None:
-        """Read and publish once; a broker that is away is read again the next time."""
-        try:
-            addresses = self._directory.find()
-        except BrokerAway as error:
-            self._missed("nsqlookupd", error)
-            return
-        for address, answer in ask_all(addresses, self._sample):
-            if isinstance(answer, Exception):
-                self._missed(address, answer)
-            else:
-                self._away.discard(address)
-
-    def _missed(self, address: str, error: Exception) -> None:
-        if address not in self._away:
-            logger.warning("no samples from %s: %s", address, error)
-        self._away.add(address)
-
-    def _sample(self, address: str) -> int:
-        if address not in self._nodes:
-            offsets = call(address, self._access, "GET", "/log/offsets", {"topic": self._topic})
-            self._nodes[address] = offsets["node_id"]
-            call(address, self._access, "POST", "/topic/create", {"topic": self._topic})
-        stats = call(address, self._access, "GET", "/stats", {"format": "json", "include_clients": "false"})
-        counters = self._counters.setdefault(address, Counters())
-        samples = list(counters.samples(stats, self._nodes[address], now=time.time()))
-        if samples:
-            body = batch(json.dumps(sample, separators=(",", ":")).encode() for sample in samples)
-            call(address, self._access, "POST", "/mpub", {"topic": self._topic, "binary": "true"}, body)
-        return len(samples)

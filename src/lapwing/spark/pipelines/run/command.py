@@ -9,7 +9,6 @@ from typing import Any
 from lapwing.errors import ConfigError
 from lapwing.spark.pipelines.run.home import PipelineHome
 from lapwing.spark.pipelines.run.runner import PipelineRun, RunRequest, start_session
-from lapwing.spark.pipelines.run.stderr_filter import quieted
 from lapwing.spark.pipelines.settings import spec as specs
 from lapwing.spark.pipelines.settings.kind_settings import ReplaySettings
 from lapwing.spark.pipelines.settings.spec import PipelineSpec, SessionNeeded
@@ -42,8 +41,7 @@ class RunCommand:
         except SessionNeeded:
             logger.info("starting Spark, which this file needs to be read")
             others = self._load([name for name in self.names if not name.endswith(".py")])
-            with quieted():
-                start_session(self.master, self.conf, [jar for x in others for jar in getattr(x.settings, "jars", ())])
+            start_session(self.master, self.conf, [jar for x in others for jar in getattr(x.settings, "jars", ())])
             found = self._load(self.names)
         if not self.only and (left := specs.unused(self.settings, found)):
             raise ConfigError(f"--set {left[0]}: {', '.join(spec.name for spec in found)} {specs.hint(left[0], found)}")

@@ -63,12 +63,11 @@ def nothing() -> None:
 
 @dataclass
 class PreparedQuery:
-    """A query that is ready to start; `finish` is called after a run that ended well, `close` after any."""
+    """A query that is ready to start; `finish` is called after a run that ended well."""
 
     writer: "DataStreamWriter"
     trigger: float
     finish: Callable[[], Any] = nothing
-    close: Callable[[], Any] = nothing
 
 
 def paths_of(settings: PipelineSettings, data: Path, checkpoint: str = "") -> PipelinePaths:

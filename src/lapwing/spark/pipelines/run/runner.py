@@ -23,7 +23,7 @@ from lapwing.spark.pipelines.run.checkpoint import Checkpoint
 from lapwing.spark.pipelines.run.context import PreparedQuery, RunContext, paths_of
 from lapwing.spark.pipelines.run.home import PipelineLock
 from lapwing.spark.pipelines.run.progress import PipelineProgress, ProgressReporter
-from lapwing.spark.pipelines.settings.kind_settings import ReplaySettings, StreamSettings
+from lapwing.spark.pipelines.settings.kind_settings import FlowSettings, ReplaySettings, StreamSettings
 from lapwing.spark.pipelines.settings.spec import PipelineSpec
 from lapwing.spark.session import activate, local_session, session_builder, warehouse
 from lapwing.spark.source.losses import ADVICE
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from lapwing.spark.pipelines.kinds.flow import FlowJob
     from lapwing.spark.pipelines.kinds.replay import ReplayJob
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,10 @@ QUERY_CONF: Final = {
     # up to so many partitions are written at once; without it Spark sorts every batch first
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.streaming.noDataProgressEventInterval": "2000",
+    # state of queries that have one is on disk: keys may be many and memory is not
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
     # smaller than Spark's old default, and with bounds by which readers can pass over files
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
@@ -76,7 +81,7 @@ class RunRequest:
 
 
 Show = Callable[[PipelineProgress], None]
-Job: TypeAlias = "StreamJob | ReplayJob"
+Job: TypeAlias = "StreamJob | ReplayJob | FlowJob"
 
 
 class StreamJob:
@@ -144,8 +149,6 @@ class StreamJob:
                 self._prepared.finish()
         except LapwingError as failure:
             state, text = "failed", str(failure)
-        finally:
-            self._prepared.close()
         lag = None if state == "failed" else self.progress.lag  # messages come, and nobody counts them
         self.progress = replace(self.progress, state=state, error=text, lag=lag, input_rate=0.0, processed_rate=0.0)
 
@@ -194,7 +197,7 @@ class PipelineRun:
             if paths.out:
                 check_writable(paths.out)
             check_writable(paths.checkpoint)
-            if is_local(paths.checkpoint) and not isinstance(spec.settings, ReplaySettings):
+            if is_local(paths.checkpoint) and isinstance(spec.settings, StreamSettings):
                 Checkpoint(open_files(paths.checkpoint)).check(spec.settings)
             try:
                 self._brokers[spec.name] = brokers(spec.settings)
@@ -212,6 +215,10 @@ class PipelineRun:
         if self._asked.is_set():
             self._at_once.set()
         self._asked.set()
+
+    @property
+    def needs_spark(self) -> bool:
+        return not all(isinstance(spec.settings, FlowSettings) for spec in self._specs)
 
     def session(self) -> "SparkSession":
         """Return the session for them, started now. The brokers are informed meanwhile that the pipelines start.
@@ -281,11 +288,15 @@ class PipelineRun:
             except (Py4JError, PySparkException) as error:
                 raise LapwingError(f"{spec.name}: {complaint(error)}") from error
 
-    def run(self, spark: "SparkSession", show: Show) -> bool:
-        """See them through to their end; return whether all ended well. `show` is called at every change."""
+    def run(self, spark: "SparkSession | None", show: Show) -> bool:
+        """See them through to their end; return whether all ended well. `show` is called at every change.
+
+        `spark` may be None where nothing needs it.
+        """
         with self._held as stack:
-            for spec in self._specs:
-                stack.callback(_hold(spark, str(self._paths[spec.name].home.path / "spark.lock")))
+            if spark is not None:
+                for spec in self._specs:
+                    stack.callback(_hold(spark, str(self._paths[spec.name].home.path / "spark.lock")))
             for spec in self._specs:
                 stack.callback(self._reporter(spec).close)
             stack.callback(self._stop_all)
@@ -331,13 +342,18 @@ class PipelineRun:
         reporter.send(progress)
         show(progress)
 
-    def _start(self, spark: "SparkSession", spec: PipelineSpec) -> Job:
+    def _start(self, spark: "SparkSession | None", spec: PipelineSpec) -> Job:
         from pyspark.errors import AnalysisException, ParseException
 
-        context = self._context_of(spark, spec)
         settings = spec.settings
         progress = _beginning(spec)
         self._locks[spec.name].write_status(progress.as_json())
+        if isinstance(settings, FlowSettings):
+            from lapwing.spark.pipelines.kinds.flow import FlowJob
+
+            return FlowJob(settings, progress, once=self._wanted.once)
+        assert spark is not None
+        context = self._context_of(spark, spec)
         if isinstance(settings, ReplaySettings):
             from lapwing.spark.pipelines.kinds.replay import ReplayJob
 
@@ -366,14 +382,9 @@ class PipelineRun:
         else:
             writer = writer.trigger(processingTime=f"{round(prepared.trigger * 1000)} milliseconds")
         context.spark.sparkContext.setLocalProperty("spark.scheduler.pool", progress.name)
-        try:
-            query = writer.start()
-        except BaseException:
-            prepared.close()
-            raise
-        return StreamJob(query, prepared, context, progress)
+        return StreamJob(writer.start(), prepared, context, progress)
 
-    def _start_again(self, spark: "SparkSession", job: Job, starts: dict[str, int]) -> "Job | None":
+    def _start_again(self, spark: "SparkSession | None", job: Job, starts: dict[str, int]) -> "Job | None":
         """Return a new job in the place of one whose workers did not start in time; None where that is no help."""
         name = job.progress.name
         starts[name] = starts.get(name, 1) + 1
@@ -386,7 +397,7 @@ class PipelineRun:
             again.replaces(job)
         return again
 
-    def _watch(self, spark: "SparkSession", show: Show) -> None:
+    def _watch(self, spark: "SparkSession | None", show: Show) -> None:
         next_report = 0.0
         ended: set[str] = set()
         starts: dict[str, int] = {}

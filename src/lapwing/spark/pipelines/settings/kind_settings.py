@@ -10,9 +10,7 @@ from lapwing.spark.pipelines.settings.values import setting
 
 OWN_TOPICS: Final = "_lapwing"  # topics whose names begin so are ours, and left out where a pattern would take them in
 BENCH_TOPICS: Final = "lapwing_bench_"  # topics of `lapwing bench`, which deletes them when it ends
-DEAD_TOPICS: Final = r".+\.dead"  # what brokers call dead-letter topics unless dead_topic names one
 ALL_TOPICS: Final = rf"(?!{OWN_TOPICS}|{BENCH_TOPICS})[^#]*"  # nor those that are gone with their last consumer
-STATS_TOPIC: Final = "_lapwing_stats"
 FLOW_TOPIC: Final = "_lapwing_flow"
 DEFAULT_TIME: Final = "_timestamp"  # of an event: when its message was published
 _HISTORY: Final = "How long files that were merged away are kept, for readers and for time travel."
@@ -139,32 +137,6 @@ class TransformSettings(RejectingSettings):
     dry_run: bool = setting(s.flag, False, about="Only show the schema and a sample of the result.")
 
 
-_STATE: Final = "the checkpoint holds state that was made with the old value"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RollupSettings(RejectingSettings):
-    """Event-time windows over a topic, to a Delta table and to a topic; each window once, when it is complete."""
-
-    window: float = setting(s.seconds, 60.0, about="Length of a window.", fixed=_STATE)
-    slide: float = setting(s.seconds, 0.0, about="Time between the starts of windows (default: window).", fixed=_STATE)
-    watermark: float = setting(s.seconds, 60.0, about="How late a message may be and still count.")
-    time: str = setting(
-        s.text, DEFAULT_TIME, fixed=_STATE,
-        about="The time of an event: a field or SQL expression; a message without one goes to the rejects.",
-    )
-    by: tuple[str, ...] = setting(s.texts, (), about="Fields to group by.", example="[country]", fixed=_STATE)
-    values: Mapping[str, str] = setting(
-        s.mapping, {}, fixed=_STATE, example="{orders: count, revenue: sum(amount), p95: p95(latency_ms)}",
-        about="What to compute: count, bytes, distinct(x), p50(x) .. p99(x) or any SQL aggregate, by column name.",
-    )
-    out: str = setting(
-        s.place_or_none, "", about="Where the Delta table goes; none leaves it out.",
-        fixed="what was computed is in the old place; a new place needs a new checkpoint",
-    )
-    to: str = setting(s.topic, "", about="Topic for the windows as JSON.", example="orders.perminute")
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableSettings(RejectingSettings):
     """A topic as a typed table: Delta, plain Parquet or a database; each message once."""
@@ -221,32 +193,6 @@ class TableSettings(RejectingSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadSettings(StreamSettings):
-    """Dead letters to Delta tables with reason and error, and counts by channel and reason; each letter once."""
-
-    trigger: float = setting(
-        s.seconds, 10.0, about="Time from the start of one batch to the start of the next; short ones make small files."
-    )
-    out: str = setting(
-        s.place, "", about="Directory for letters and counts (default: beside the data directory).",
-        fixed="what was written is in the old place; a new place needs a new checkpoint",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DedupSettings(ParsedSettings):
-    """A topic without its repetitions, to another topic exactly once."""
-
-    format: str = setting(s.one_of("json", "text", "binary"), "binary", about="What the bodies are.")
-    by: str = setting(
-        s.text, "body", fixed=_STATE, example="order_id",
-        about="What makes two messages the same: body, header:NAME, or (format: json) a field or SQL expression.",
-    )
-    within: float = setting(s.seconds, 600.0, about="How far apart repetitions may be, at least.")
-    to: str = setting(s.topic, "", about="Topic for the result.", example="orders.once")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReplaySettings(PipelineSettings):
     """Messages of an archive or of a topic's log, published again; safe to cancel and to repeat."""
 
@@ -273,20 +219,11 @@ class ReplaySettings(PipelineSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowSettings(StreamSettings):
-    """The ready rollup of message flow: rates, sizes, latency and failures per topic and channel."""
+class FlowSettings(PipelineSettings):
+    """Rates, sizes, latency and failures of messages per topic and channel, in windows; needs no Spark."""
 
-    topics: tuple[str, ...] = setting(s.topics, (STATS_TOPIC,), about="Topic for the samples.")
-    start: str = setting(
-        s.starting, "channel", about="Where a pipeline without a checkpoint starts: earliest, latest or channel."
-    )
     every: float = setting(s.seconds, 1.0, about="Time between samples of the brokers' stats.")
-    window: float = setting(s.seconds, 10.0, about="Length of a window.", fixed=_STATE)
-    watermark: float = setting(s.seconds, 5.0, about="How late a sample may be and still count.")
-    out: str = setting(
-        s.place_or_none, "", about="Where the Delta table goes; none leaves it out.",
-        fixed="what was computed is in the old place; a new place needs a new checkpoint",
-    )
+    window: float = setting(s.seconds, 10.0, about="Length of a window.")
     to: str = setting(s.topic, FLOW_TOPIC, about="Topic for the windows as JSON.")
 
 
@@ -294,9 +231,6 @@ KINDS: Final[dict[str, type[PipelineSettings]]] = {
     "archive": ArchiveSettings,
     "table": TableSettings,
     "transform": TransformSettings,
-    "rollup": RollupSettings,
     "replay": ReplaySettings,
-    "dedup": DedupSettings,
-    "dead": DeadSettings,
     "flow": FlowSettings,
 }

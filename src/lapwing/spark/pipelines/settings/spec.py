@@ -19,15 +19,11 @@ from lapwing.errors import ConfigError
 from lapwing.spark.failures import raised_in
 from lapwing.spark.pipelines.settings.kind_settings import (
     ALL_TOPICS,
-    DEAD_TOPICS,
     DEFAULT_NSQD,
     KINDS,
     ArchiveSettings,
-    DeadSettings,
-    DedupSettings,
     PipelineSettings,
     ReplaySettings,
-    RollupSettings,
     StreamSettings,
     TableSettings,
     TransformSettings,
@@ -286,10 +282,8 @@ def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Pip
     settings = KINDS[kind](**values)
     if not settings.nsqd and not settings.lookupd:
         settings = dataclasses.replace(settings, nsqd=DEFAULT_NSQD)
-    if isinstance(settings, ArchiveSettings | DeadSettings) and not settings.topics and not settings.pattern:
-        settings = dataclasses.replace(
-            settings, pattern=ALL_TOPICS if isinstance(settings, ArchiveSettings) else DEAD_TOPICS
-        )
+    if isinstance(settings, ArchiveSettings) and not settings.topics and not settings.pattern:
+        settings = dataclasses.replace(settings, pattern=ALL_TOPICS)
     spec = PipelineSpec(settings, given.function, given.origin, given.lines)
     for problem in problems(spec):
         raise ConfigError(f"{given.origin or kind}: {problem}")
@@ -326,16 +320,9 @@ def problems(spec: PipelineSpec) -> list[str]:
     if isinstance(settings, TransformSettings) and bool(settings.sql) == (spec.function is not None):
         missing = "sql is missing: a query over the view `input`"
         found.append("a Python function takes no sql" if settings.sql else missing)
-    if isinstance(settings, RollupSettings):
-        if not settings.values:
-            found.append("values is missing: what to compute, such as {orders: count}")
-        if not settings.to and settings.out == "none":
-            found.append("neither out nor to: the result would go nowhere")
     if isinstance(settings, TableSettings):
         found += _problems_of_table(settings)
-    if isinstance(settings, DedupSettings) and not settings.to:
-        found.append("to is missing: the topic for the result")
-    if isinstance(settings, TransformSettings | RollupSettings | DedupSettings) and settings.reads(settings.to):
+    if isinstance(settings, TransformSettings) and settings.reads(settings.to):
         found.append(f"to: {settings.to} is also read; the pipeline would feed itself")
     if isinstance(settings, ReplaySettings):
         if not settings.topics:

@@ -23,19 +23,8 @@ _SAID: Final[dict[str, dict[str, str]]] = {
         "sql": "|\n  select id, amount * 1.19 as gross, country\n  from input\n  where amount > 0",
         "to": "orders.gross",
     },
-    "rollup": {
-        "topics": "[orders]",
-        "schema": "id bigint, amount double, country string",
-        "window": "1m",
-        "watermark": "1m",
-        "by": "[country]",
-        "values": "\n  orders: count\n  revenue: sum(amount)\n  customers: distinct(id)\n  p95: p95(amount)",
-        "to": "orders.perminute",
-    },
     "replay": {"topics": "[orders]", "to": "orders.again", "since": '"2026-01-01T00:00:00Z"'},
-    "dedup": {"topics": "[orders]", "by": "body", "within": "10m", "to": "orders.once"},
     "flow": {},
-    "dead": {},
 }
 
 
