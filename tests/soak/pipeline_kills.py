@@ -1,8 +1,9 @@
 """Pipelines that are killed again and again: every message once, whatever dies.
 
-    python tests/soak/pipeline_kills.py [--kills 20] [--only tables,archive] [--seed 1]
+    python tests/soak/pipeline_kills.py [--kills 20] [--only outputs,archive] [--seed 1]
 
-`tables` fills a Delta table and, where it is installed, PostgreSQL from one topic, in one process that is killed.
+`outputs` are an archive, a Delta table, PostgreSQL (where it is installed), a transform and the sink of a stream, all
+from one topic, in one process that is killed as often as the broker. DuckDB, delta-rs and PostgreSQL count at the end.
 `archive` archives all topics of two nodes that are found by nsqlookupd, while drivers and brokers are killed, topics
 are deleted, created again and added, a node leaves and returns, and nsqlookupd is away. After every kill, while
 nothing is published, `verify` has to account for every message that was acknowledged, and at the end it has to be
@@ -36,6 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "spark"))
 
+import duckdb
 import postgresql
 from deltalake import DeltaTable
 
@@ -119,64 +121,123 @@ def finish(run: list[str], log: Path) -> bool:
     return any(Driver([*run, *large], log).end() == 0 for _ in range(3))
 
 
-# --- tables
+# --- outputs
 
 
-def tables(kills: int, chance: random.Random, scratch: Path) -> bool:
-    """Kill a process that fills two tables from one topic; return whether each has every message once."""
+class Numbers:
+    """Numbers that are published to a topic, each once: what a broker has taken without an answer is not repeated."""
+
+    def __init__(self, url: str) -> None:
+        self.acknowledged: list[int] = []
+        self._url = url
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._produce)
+        self._thread.start()
+
+    def _produce(self) -> None:
+        first = 0
+        while not self._stop.is_set():
+            numbers = range(first, first + 20)
+            first += 20
+            try:
+                publish(self._url, "orders", [b'{"n": %d}' % n for n in numbers])
+            except (OSError, http.client.HTTPException):
+                continue
+            else:
+                self.acknowledged.extend(numbers)
+            finally:
+                self._stop.wait(0.1)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def in_topic(broker: Daemon, topic: str) -> list[int]:
+    """Return the numbers that the log of a topic has."""
+    found: list[int] = []
+    while True:
+        with urllib.request.urlopen(f"{broker.url}/log/read?topic={topic}&from={len(found)}&limit=10000") as answer:
+            page = json.loads(answer.read())["messages"]
+        if not page:
+            return found
+        found += [json.loads(message["body"])["n"] for message in page]
+
+
+def in_table(place: Path) -> tuple[list[int], list[int]]:
+    """Return the numbers that a Delta table has, as DuckDB and as delta-rs read them."""
+    table = DeltaTable(str(place))
+    parsed = "n" in {field.name for field in table.schema().fields}
+    with duckdb.connect() as database:
+        database.register("rows", table.to_pyarrow_dataset())
+        column = "n" if parsed else "cast(json_extract_string(decode(body), '$.n') as bigint)"
+        by_duckdb = [n for (n,) in database.sql(f"select {column} from rows").fetchall()]
+    rows = table.to_pyarrow_table()
+    return by_duckdb, rows["n"].to_pylist() if parsed else [json.loads(body)["n"] for body in rows["body"].to_pylist()]
+
+
+def outputs(kills: int, chance: random.Random, scratch: Path) -> bool:
+    """Kill drivers and the broker of five pipelines over one topic; return whether each has every message once."""
     with ExitStack() as stack:
         (scratch / "broker").mkdir()
         broker = start_nsqd(scratch / "broker", "--node-id=1")
         stack.callback(broker.kill)
-        names = ["lake"]
-        common = "topics: [orders]\nschema: n bigint\ntrigger: 200ms\nmax_messages: 300\nretry: 2m\n"
-        text = f"kind: table\nname: lake\nout: {scratch}/lake\npartition: none\n{common}"
+        urllib.request.urlopen(f"{broker.url}/topic/create?topic=orders", data=b"").close()
+        urllib.request.urlopen(f"{broker.url}/channel/create?topic=orders&channel=kept", data=b"").close()
+        common = "topics: [orders]\nmax_messages: 300\ntrigger: 200ms\nretry: 2m\n"
+        parsed = f"{common}schema: n bigint\n"
+        pipelines = {
+            "archive": f"kind: archive\nout: {scratch}/archive\n{common}",
+            "lake": f"kind: table\nout: {scratch}/lake\npartition: none\n{parsed}",
+            "copy": f"kind: transform\nto: copied\nsql: select n from input\n{parsed}",
+            "sink": f"kind: transform\nto: streamed\nsql: select n from input\nrejects: none\n{parsed}",
+        }
         jar = postgresql.POSTGRESQL_JAR
         server = None
         if missing := postgresql.missing(jar):
             say(f"without a database: {missing}")
         else:
             server = stack.enter_context(postgresql.running())
-            names.append("shop")
-            text += f"---\nkind: table\nname: shop\nstore: jdbc\nurl: {server.url}\nuser: postgres\n"
-            text += f"password: x\ntable: orders\njars: [{jar}]\n{common}"
-        file = scratch / "both.yaml"
-        file.write_text(text)
+            about = f"store: jdbc\nurl: {server.url}\nuser: postgres\npassword: x\ntable: orders\njars: [{jar}]\n"
+            pipelines["shop"] = f"kind: table\n{about}{parsed}"
+        file = scratch / "all.yaml"
+        file.write_text("---\n".join(f"name: {name}\n{text}" for name, text in pipelines.items()))
         run = ["run", str(file), "--nsqd", broker.http, "--data", str(scratch / "data"), "--master", "local[2]"]
-        published = 0
-        stop = threading.Event()
-
-        def produce() -> None:
-            nonlocal published
-            while not stop.is_set():
-                publish(broker.url, "orders", [b'{"n": %d}' % n for n in range(published, published + 20)])
-                published += 20
-                stop.wait(0.1)
-
-        producer = threading.Thread(target=produce)
-        producer.start()
+        numbers = Numbers(broker.url)
         try:
             for kill in range(kills):
                 driver = Driver(run, scratch / "driver.log")
-                moving(scratch / "data", names, driver, chance)
+                moving(scratch / "data", list(pipelines), driver, chance)
+                broker.kill()
+                broker.restart()
+                time.sleep(chance.random() * 5)
                 driver.kill()
                 if server is not None and kill % 5 == 4:
                     server.kill()
                     server.start()
-                say(f"tables: kill {kill + 1} of {kills}, {published:,} messages published")
+                say(f"outputs: kill {kill + 1} of {kills}, {len(numbers.acknowledged):,} messages acknowledged")
         finally:
-            stop.set()
-            producer.join()
-        if not finish(run, scratch / "driver.log"):
+            numbers.stop()
+        first = Driver([*run, "--once"], scratch / "driver.log")
+        time.sleep(8)
+        second = Driver(run, scratch / "second.log")
+        refused = second.end(), "is running already" in (scratch / "second.log").read_text()
+        say(f"two runs at once: the second ended with {refused[0]}, and named the first: {refused[1]}")
+        if first.end() and not finish(run, scratch / "driver.log"):
             say(f"the last run failed, see {scratch}/driver.log")
             return False
-        rows = DeltaTable(str(scratch / "lake")).to_pyarrow_table(columns=["n"])["n"].to_pylist()
-        good = sorted(rows) == list(range(published))
-        say(f"Delta: {len(rows):,} rows, {len(set(rows)):,} different, {published:,} published")
+        published = in_topic(broker, "orders")
+        good = refused == (2, True) and set(numbers.acknowledged) <= set(published)
+        say(f"{len(published):,} messages published, {len(numbers.acknowledged):,} of them acknowledged")
+        found = {topic: in_topic(broker, topic) for topic in ("copied", "streamed")}
+        for name in ("archive", "lake"):
+            found[f"{name} by DuckDB"], found[f"{name} by delta-rs"] = in_table(scratch / name)
         if server is not None:
-            found = server.sql("select count(*), count(distinct n), coalesce(max(n), -1) from orders")
-            say(f"PostgreSQL: rows|different|largest {found}, {published:,} published")
-            good = good and found == f"{published}|{published}|{published - 1}"
+            found["shop by PostgreSQL"] = [int(n) for n in server.sql("select n from orders").split()]
+        for name, has in found.items():
+            lost, twice = len(set(published) - set(has)), len(has) - len(set(has))
+            say(f"{name}: {len(has):,}, {lost} lost, {twice} doubled")
+            good = good and sorted(has) == sorted(published)
         return good
 
 
@@ -433,11 +494,11 @@ def prove_all(cluster: Cluster) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--only", default="tables,archive")
+    parser.add_argument("--only", default="outputs,archive")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     good = True
-    for name, show in (("tables", tables), ("archive", archive)):
+    for name, show in (("outputs", outputs), ("archive", archive)):
         if name in arguments.only.split(","):
             scratch = Path(tempfile.mkdtemp(prefix=f"lapwing-{name}-"))
             passed = show(arguments.kills, random.Random(arguments.seed), scratch)
