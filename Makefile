@@ -92,8 +92,12 @@ fuzz: setup
 screens: setup
 	$(BIN)/python tests/admin/screens.py
 
+# everything; what `make run` needs first; what its pipelines need
+LOCK := $(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --python-version 3.11 --no-header
 lock:
-	$(BIN)/uv pip compile pyproject.toml --universal --all-extras --generate-hashes --no-emit-index-url --python-version 3.11 --no-header -o requirements.lock
+	$(LOCK) --all-extras -o requirements.lock
+	$(LOCK) --no-annotate --extra admin --extra build -c requirements.lock -o requirements-run.lock
+	$(LOCK) --no-annotate --extra spark -c requirements.lock -o requirements-spark.lock
 
 clean:
 	rm -rf .venv build dist *.egg-info src/*.egg-info $$(find src -name "*.c" -o -name "*.so") .pytest_cache .mypy_cache .ruff_cache

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
@@ -187,6 +188,8 @@ class ClientOptions:
             raise ConfigError(f"tls_min_version is {self.tls_min_version!r}, expected one of {', '.join(TLS_VERSIONS)}")
         if self.snappy and self.deflate:
             raise ConfigError("snappy and deflate are both on, choose one")
+        if self.snappy and find_spec("cramjam") is None:
+            raise ConfigError("snappy is on, and cramjam is not installed: pip install 'lapwing[snappy]'")
 
     def but(self, **settings: Unpack[ClientSettings]) -> "ClientOptions":
         """Return a copy with some settings changed. Raises `ConfigError` for an unknown one."""

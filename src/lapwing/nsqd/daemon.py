@@ -10,6 +10,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel
@@ -167,6 +168,8 @@ class Daemon:
         broker.keeper.save_catalog_later = catalog.kick
         self._stopping.append(catalog.stop)
         auth = None
+        if options.snappy and not _has_snappy():
+            self.log.info("clients get no snappy: cramjam is not installed (pip install 'lapwing[snappy]')")
         if options.auth_http_addresses:
             from lapwing.nsqd.doors.auth import Authenticator
 
@@ -407,6 +410,8 @@ def _check(options: Options) -> None:
             raise ConfigError(f"invalid E2E processing latency percentile: {quantile}")
     if options.tls_required and not (options.tls_cert and options.tls_key):
         raise ConfigError("cannot require TLS client connections without TLS key and cert")
+    if options.auth_http_addresses and find_spec("re2") is None:
+        raise ConfigError("--auth-http-address needs google-re2: pip install 'lapwing[re2]'")
     if options.redis_tls_address and not (options.tls_cert and options.tls_key):
         raise ConfigError("--redis-tls-address needs a certificate: give --tls-cert and --tls-key")
     if options.redis_address and options.tls_required:
@@ -431,13 +436,17 @@ def _terms(options: Options, *, tls: bool) -> Terms:
         min_output_buffer_timeout=options.min_output_buffer_timeout,
         max_output_buffer_timeout=options.max_output_buffer_timeout,
         tls=tls,
-        snappy=options.snappy,
+        snappy=options.snappy and _has_snappy(),
         deflate=options.deflate,
         max_deflate_level=options.max_deflate_level,
         auth_required=bool(options.auth_http_addresses),
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
     )
+
+
+def _has_snappy() -> bool:
+    return find_spec("cramjam") is not None  # `compression` itself is loaded with the first client that asks for it
 
 
 async def _share_time(steps: Iterable[object]) -> None:

@@ -167,7 +167,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def _compiled(pattern: str) -> Callable[[bytes], object]:
-    import re2  # type: ignore[import-untyped]  # only for those who filter so
+    try:
+        import re2  # type: ignore[import-untyped]  # only for those who filter so
+    except ImportError as error:
+        raise SettingRefused("pattern: google-re2 is not installed here: pip install 'lapwing[re2]'") from error
 
     options = re2.Options()
     options.max_mem = _PATTERN_MEMORY

@@ -10,7 +10,10 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-import cramjam
+try:
+    import cramjam
+except ImportError:  # an extra: nobody is offered snappy then
+    cramjam = None  # type: ignore[assignment]
 
 from lapwing import kernel
 from lapwing.errors import ProtocolError
