@@ -265,6 +265,15 @@ class Ledger:
         """Return the sequences of all messages here, in no order."""
         return self.in_flight_or_ready() + self.deferred.sequences()
 
+    def unfinished(self) -> tuple[list[int], dict[int, int]]:
+        """Return the messages that are neither deferred nor with a named holder, and the deliveries of some of them."""
+        found = [*self.ready, *self.alone]
+        for holder in self.holders:
+            if not holder.named:
+                found.extend(holder.in_flight)
+        attempts = self.attempts
+        return found, {sequence: attempts[sequence] for sequence in found if sequence in attempts}
+
     @property
     def waiting(self) -> int:
         """The number of messages that could be delivered again now, or are to be delivered alone."""

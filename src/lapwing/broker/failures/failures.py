@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from lapwing.broker.failures.dead_letters import REASONS
 from lapwing.log.journal.journal import FailureState
@@ -33,12 +33,10 @@ class FailureCounts:
     redriven: int = 0
 
 
-class Failure(NamedTuple):
-    """The failures of one message."""
+class Failure(FailureState):
+    """The failures of one message, as the journal keeps them."""
 
-    failures: int = 0
-    first: int = 0  # time of the first one, Unix ns
-    flags: int = 0
+    __slots__ = ()
 
     @property
     def lost_only(self) -> bool:
@@ -180,11 +178,11 @@ class Failures:
 
     # --- the journal -------------------------------------------------------------------------------------------
 
-    def changes(self) -> tuple[list[tuple[int, FailureState]], list[int]]:
+    def changes(self) -> tuple[list[tuple[int, Failure]], list[int]]:
         """Return what was set and what was dropped since the last call."""
         changed, self.changed = self.changed, {}
         records = self.records
-        added = [(each, FailureState(*records[each])) for each in changed if each in records]
+        added = [(each, records[each]) for each in changed if each in records]
         return added, [each for each in changed if each not in records]
 
     def restore(self, saved: Mapping[int, FailureState], unfinished: Iterable[int]) -> None:

@@ -38,11 +38,7 @@ def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     _save_failures(channel, journal)
     for key, value in notes.changed(channel):
         journal.note(channel.name, key, value)
-    unfinished = [*ledger.ready, *ledger.alone]
-    for holder in ledger.holders:
-        if not holder.named:
-            unfinished.extend(holder.in_flight)
-    tried = {sequence: ledger.attempts[sequence] for sequence in unfinished if sequence in ledger.attempts}
+    unfinished, tried = ledger.unfinished()
     journal.progress(channel.name, channel.cursor, runs_of(unfinished), tried)
     if ledger.named or channel.saved_holders:
         _save_holders(channel, journal)

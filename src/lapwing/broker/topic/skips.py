@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import sub
 
 from lapwing.records import dataclass
 
@@ -211,15 +212,10 @@ class EmptiedRuns:
 
 def runs_of(sequences: Iterable[int]) -> list[Run]:
     """Return the same set of sequences as runs [start, stop), in rising order."""
-    runs: list[Run] = []
-    start = stop = -1
-    for sequence in sorted(sequences):
-        if sequence == stop:
-            stop += 1
-            continue
-        if stop > start:
-            runs.append((start, stop))
-        start, stop = sequence, sequence + 1
-    if stop > start:
-        runs.append((start, stop))
-    return runs
+    ordered = sorted(sequences)
+    if not ordered:
+        return []
+    gaps = map(sub, islice(ordered, 1, None), ordered)
+    ends = [place for place, gap in enumerate(gaps, 1) if gap != 1]
+    bounds = zip([0, *ends], [*ends, len(ordered)], strict=True)
+    return [(ordered[first], ordered[end - 1] + 1) for first, end in bounds]

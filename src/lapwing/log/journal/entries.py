@@ -23,7 +23,7 @@ import json
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -72,7 +72,7 @@ def progress(channel: str, cursor: int, runs: Sequence[Run], attempts: Mapping[i
 
 def deferred(channel: str, added: Iterable[tuple[int, int, int]], removed: Iterable[int]) -> tuple[bytes, int]:
     """Return the entry of changes to what is deferred, and by how many messages that grows."""
-    return _changes("deferred", channel, added, removed, 3)
+    return _changes("deferred", channel, array("q", chain.from_iterable(added)), removed, 3)
 
 
 def forget(channel: str) -> bytes:
@@ -92,10 +92,14 @@ def unheld(channel: str, name: str) -> bytes:
 
 
 def failed(
-    channel: str, added: Iterable[tuple[int, FailureState]], removed: Iterable[int]
+    channel: str, added: Collection[tuple[int, FailureState]], removed: Iterable[int]
 ) -> tuple[bytes, int]:
     """Return the entry of changes to the failures, and by how many messages they grow."""
-    return _changes("failed", channel, ((sequence, *failure) for sequence, failure in added), removed, 4)
+    sequences, failures = zip(*added, strict=True) if added else ((), ())
+    values = array("q", bytes(FAILED_BYTES * len(sequences)))
+    for place, column in enumerate((sequences, *zip(*failures, strict=True))):  # by columns: there may be very many
+        values[place::4] = array("q", column)
+    return _changes("failed", channel, values, removed, 4)
 
 
 def runs(kind: str, found: Sequence[Run]) -> bytes:
@@ -124,9 +128,8 @@ def _long_name(name: str) -> bytes:
 
 
 def _changes(
-    kind: str, channel: str, added: Iterable[Iterable[int]], removed: Iterable[int], width: int
+    kind: str, channel: str, values: "array[int]", removed: Iterable[int], width: int
 ) -> tuple[bytes, int]:
-    values = array("q", chain.from_iterable(added))
     count = len(values) // width
     values.extend(removed)
     gone = len(values) - width * count

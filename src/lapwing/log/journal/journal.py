@@ -4,7 +4,7 @@ import contextlib
 import errno
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from lapwing.errors import LogError, WriteFailed
@@ -137,7 +137,7 @@ class Journal:
         self._entries.append(entries.unheld(channel, name))
 
     def failures(
-        self, channel: str, added: Iterable[tuple[int, FailureState]], removed: Iterable[int]
+        self, channel: str, added: Collection[tuple[int, FailureState]], removed: Iterable[int]
     ) -> None:
         """Save the failures of some messages, and that others have none any more."""
         entry, grown = entries.failed(channel, added, removed)

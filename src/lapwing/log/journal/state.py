@@ -29,9 +29,9 @@ class HeldRun(NamedTuple):
 class FailureState(NamedTuple):
     """The failures of one message."""
 
-    failures: int
-    first: int  # time of the first one, ns
-    kind: int  # of the last one; the broker gives the numbers their meaning
+    failures: int = 0
+    first: int = 0  # time of the first one, Unix ns
+    flags: int = 0  # the broker gives them their meaning
 
 
 @dataclass(slots=True)
