@@ -36,7 +36,11 @@ class Worker:
         self._gate = PriorityGate(concurrency, self._resize)
         client = {"max_backoff_duration": 0.0, **backend.client}  # a task that fails is no reason to run others later
         self.app = App(backend.nsqd, lookupd=backend.lookupd, nsqd_http=backend.nsqd_http, **client)
-        settings = {"max_attempts": backend.max_attempts + MAX_KILLS + 1, **backend.channel_settings}
+        settings = {  # a task may take hours, so its message is held while its worker is there
+            "max_attempts": backend.max_attempts + MAX_KILLS + 1,
+            "hold": "connection",
+            **backend.channel_settings,
+        }
         topics = topics_of(backend.prefix + queue for queue in queues)
         for number, topic in enumerate(topics):
             declare = self.app.consumer(topic, backend.channel, concurrency=self._gate.in_flight, **settings)
