@@ -11,7 +11,7 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.channel.channel import Channel
 from lapwing.broker.channel.ledger import Holder
 from lapwing.broker.channel.subscription import Window
-from lapwing.broker.keeper.storage import DiskStorage, MemoryStorage, Storage
+from lapwing.broker.keeper.storage import DiskStorage, Storage
 from lapwing.broker.settings.options import Options
 from lapwing.sessions.nsq import Session, limits_of
 from lapwing.wire.nsq.commands import Command, Dpub, Fins, Mpub, Pub, Rdy, Req, Sub, Touch
@@ -135,7 +135,7 @@ class Stage:
         if self._storage is not None:
             storage = self._storage
         elif self.path is None:
-            storage = MemoryStorage(NODE)
+            storage = Storage(NODE)
         else:
             storage = DiskStorage(
                 str(self.path),

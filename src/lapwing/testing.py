@@ -28,7 +28,7 @@ from typing import Any, Final, Literal
 from lapwing import kernel
 from lapwing.broker.broker import Broker as BrokerCore
 from lapwing.broker.channel.channel import Channel
-from lapwing.broker.keeper.storage import MemoryStorage
+from lapwing.broker.keeper.storage import Storage
 from lapwing.broker.settings.definitions import default_dead_topic
 from lapwing.broker.settings.options import Options as BrokerOptions
 from lapwing.client.app import App
@@ -81,7 +81,7 @@ class Broker:
     def __init__(self, **options: Any) -> None:
         self.now = _START  # ns
         self._options = BrokerOptions(**{"min_free_bytes": 0, "node_id": _NODE, **_in_ns(options)})
-        self._core = BrokerCore(self._options, MemoryStorage(_NODE))
+        self._core = BrokerCore(self._options, Storage(_NODE))
         self._core.restore(now=self.now)
         self._publisher = _Connection(self)
         self._consumers: dict[tuple[str, str], _Connection] = {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.broker.keeper.storage import DiskStorage, MemoryStorage
+from lapwing.broker.keeper.storage import DiskStorage, Storage
 from lapwing.errors import DataPathInUse
 from lapwing.log.catalog import TopicEntry
 from lapwing.log.log import DiskLog, LogOptions
@@ -91,7 +91,7 @@ def test_what_recovery_did_is_reported(tmp_path: Path) -> None:
 
 
 def test_memory_keeps_nothing() -> None:
-    storage = MemoryStorage(5)
+    storage = Storage(5)
     store = storage.open("t")
     storage.catalog.save([TopicEntry("t", False, [], {})])
 

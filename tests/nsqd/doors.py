@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
 from lapwing.broker.broker import Broker
-from lapwing.broker.keeper.storage import MemoryStorage
+from lapwing.broker.keeper.storage import Storage
 from lapwing.broker.settings.options import Options
 from lapwing.errors import LapwingError
 from lapwing.net.logs import Level, Log
@@ -64,7 +64,7 @@ class Node:
         self.wall = Wall()
         self.clock = Clock(self.wall, lambda: self.wall.ns)
         self.started = self.wall.ns
-        self.broker = Broker(self.options, MemoryStorage(node=7))
+        self.broker = Broker(self.options, Storage(node=7))
         self.turn = Turn(self.broker, self.clock, asyncio.get_running_loop())
         self.tcp = self.http = None
         self.peers = NoPeers()

@@ -5,21 +5,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final, Self, TypeVar
 
-from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed, WriteFailed
 from lapwing.log import cold
+from lapwing.log.appending import Frames, frame_at
 from lapwing.log.cold import ColdLog
 from lapwing.log.disk import OpenFiles
+from lapwing.log.memory import MemoryLog
 from lapwing.log.options import BLOCK_BYTES, LogOptions
 from lapwing.log.segments import opening, recovery, retention
 from lapwing.log.segments import reader as reading
 from lapwing.log.segments.attributes import Extra, Rows, RowText
 from lapwing.log.segments.index import QUARANTINED, BadRecord
 from lapwing.log.segments.log_writer import LogWriter
-from lapwing.log.segments.reader import EVERYTHING, Block, InFile, Place, Reader
+from lapwing.log.segments.reader import Block, InFile, Place, Reader
 from lapwing.log.segments.retention import RetentionLimits
 from lapwing.log.segments.segment import Segment, time_of
-from lapwing.log.topiclog import Frames, TopicLog
 
 __all__ = ["DiskLog", "Extra", "LogOptions", "OnCorrupt", "Reader", "RetentionLimits", "TopicLog"]
 
@@ -184,9 +184,7 @@ class DiskLog(LogWriter):
             frames = loaded
             self._memo = (first, end, frames)
             self.files.keep(self, self._window.bytes + self._recent_rows.bytes + len(frames))
-        _, at = kernel.take_frames(frames, 0, len(frames), sequence - first, EVERYTHING)
-        _, after = kernel.take_frames(frames, at, len(frames), 1, EVERYTHING)
-        return frames[at:after]
+        return frame_at(frames, sequence - first)
 
     def _place(self, sequence: int) -> tuple[str, int]:
         """Return the file and the offset of the chunk that holds `sequence`, or should."""
@@ -410,3 +408,6 @@ class DiskLog(LogWriter):
         self.files.keep(self, 0)
         opening.remove_directory(self.directory, self.files.disk)
         self.first = self.end
+
+
+TopicLog = DiskLog | MemoryLog  # as its topic sees it

@@ -1,81 +1,52 @@
 """The same log without a disk: ephemeral topics, and tests."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from lapwing import kernel
 from lapwing.errors import OutOfRange
+from lapwing.log.appending import Appending, Frames, frame_at
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.segments import reader as reading
-from lapwing.log.segments.attributes import Extra, RecentRows, Rows, RowText
-from lapwing.log.segments.reader import EVERYTHING, Block, Place, Reader
+from lapwing.log.segments.attributes import Extra, RecentRows, RowText
+from lapwing.log.segments.reader import Block, Place, Reader
 from lapwing.log.segments.retention import RetentionLimits
 from lapwing.log.segments.segment import time_of
 from lapwing.log.segments.window import Window
-from lapwing.log.topiclog import Frames, TopicLog
 
 _WORTH: Final = 16 << 20  # bytes; as long as fewer are held, no message is copied so that others can be dropped
 
 
-class MemoryLog(TopicLog):
+class MemoryLog(Appending):
     """A topic's log in memory."""
 
     def __init__(self, node: int) -> None:
-        self.identity = os.urandom(8).hex()
-        self.node = node
-        self.first = 0
-        self.next = 0
-        self.end = 0
-        self.lost = range(0)
-        self.unserved: list[tuple[int, int]] = []
+        super().__init__()
+        self.identity = os.urandom(8).hex()  # a log that is created again has another one
+        self.node = node  # in the ids of its messages
+        self.first = 0  # the first sequence still held
+        self.lost = range(0)  # sequences that a crash took; they are never given out again
+        self.unserved: list[tuple[int, int]] = []  # runs that could not be served when they were read
         self._window = Window(0)
-        self._pending: list[tuple[int, Frames]] = []
-        self._pending_rows: list[Rows] = []
         self._rows = RecentRows(0)
-
-    @property
-    def pending(self) -> bool:
-        """Whether something was appended and not yet flushed."""
-        return bool(self._pending)
 
     @property
     def bytes(self) -> int:
         """Bytes of frames held."""
         return self._window.bytes
 
-    def append(
-        self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = (), rows: RowText = b""
-    ) -> int:
-        """Take a batch of frames that carry the ids from `next` on; the first sequence."""
-        first = self.next
-        self._pending.append((count, frames))
-        if rows:
-            self._pending_rows.append(Rows(first, first + count - 1, rows))
-        elif extras:
-            self._pending_rows.append(Rows.of(extras))
-        self.next = first + count
-        return first
-
     def flush(self) -> None:
         """Make everything appended count."""
-        if not self._pending:
-            return
-        if len(self._pending) == 1:
-            self._window.add(*self._pending[0])
-        else:
-            self._window.add(self.next - self.end, b"".join([frames for _, frames in self._pending]))
-        self._pending.clear()
-        if self._pending_rows:
-            self._rows.add(self._pending_rows)
-            self._pending_rows = []
-        self.end = self.next
+        if self.fresh:
+            self._window.add(self.next - self.end, b"".join(self.fresh))
+            if self._pending_rows:
+                self._rows.add(self._pending_rows)
+            self.end = self.next
+            self.forget()
 
     def take_back(self) -> None:
         """Forget what was appended and not flushed."""
-        self._pending.clear()
-        self._pending_rows = []
-        self.next = self.end
+        self.forget()
 
     def reader(self, sequence: int) -> Reader:
         """Return a reader at `sequence`."""
@@ -90,12 +61,9 @@ class MemoryLog(TopicLog):
 
     def frame(self, sequence: int) -> Frames:
         """Return one frame; raises `OutOfRange`."""
-        if not self.first <= sequence < self.end:
-            raise OutOfRange(f"memory: sequence {sequence} of [{self.first}, {self.end})")
-        first, _, frames = self._window.block(sequence, 0)
-        _, at = kernel.take_frames(frames, 0, len(frames), sequence - first, EVERYTHING)
-        _, after = kernel.take_frames(frames, at, len(frames), 1, EVERYTHING)
-        return frames[at:after]
+        first, _, frames, _ = self.load(sequence, None, 0)
+        assert frames is not None
+        return frame_at(frames, sequence - first)
 
     def blocks(self, start: int, stop: int, max_bytes: int) -> Iterator[tuple[int, int, memoryview]]:
         """[start, stop) in big blocks: first, count, frames."""
@@ -135,6 +103,32 @@ class MemoryLog(TopicLog):
         self.first = self._window.start
         self._rows.drop_below(self.first)
         return [f"{before:020d}"] if self.first != before else []
+
+    # --- there are no files: nothing to write, nothing to sync ---------------------------------------------------
+
+    @property
+    def tail(self) -> None:
+        """Nothing: intakes do not append here."""
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something would have to be synced."""
+        return False
+
+    def write_index(self) -> None:
+        """Write nothing."""
+
+    def begin_sync(self) -> None:
+        """Return no call, as there is nothing to sync."""
+
+    def finish_sync(self, error: OSError | None) -> None:
+        """Note nothing."""
+
+    def sync_again(self, sequence: int) -> None:
+        """Sync nothing."""
+
+    def in_file(self, start: int, stop: int, max_bytes: int) -> None:
+        """Return no place in a file."""
 
     def close(self) -> None:
         """Flush; what is in memory goes with the process."""

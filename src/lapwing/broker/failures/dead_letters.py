@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from lapwing.errors import LogError
 
 if TYPE_CHECKING:
-    from lapwing.log.topiclog import TopicLog
+    from lapwing.log.log import TopicLog
 
 CHANNEL: Final = "dead"  # the channel of a dead-letter topic that holds what nobody has dealt with
 PREFIX: Final = "dead-"

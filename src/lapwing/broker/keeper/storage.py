@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -37,12 +36,13 @@ class ColdStore(NamedTuple):
 
 
 class Store:
-    """The storage of one topic. Where nothing else is written here, it is memory, which keeps nothing."""
+    """The storage of one topic in memory, of which nothing is kept."""
 
-    __slots__ = ("log",)
+    __slots__ = ("_sides", "log")
 
     def __init__(self, log: TopicLog) -> None:
         self.log = log
+        self._sides: dict[str, Any] = {}  # side logs in use, by channel
 
     @property
     def journal(self) -> Journal | None:
@@ -53,17 +53,18 @@ class Store:
         """Return its state, of which `Storage.unpack` makes it again; None where it is in use, or is memory."""
         return None
 
-    @abstractmethod
     def side_log(self, channel: str) -> MessageStore:
         """Return the side log of a channel, made if there is none."""
+        side: MessageStore = self._sides.setdefault(channel, MessageStore())
+        return side
 
-    @abstractmethod
     def has_side_log(self, channel: str) -> bool:
         """Return whether the channel has one. Raises `ReadFailed`."""
+        return channel in self._sides
 
-    @abstractmethod
     def forget(self, channel: str) -> None:
         """Drop what is kept of a channel."""
+        self._sides.pop(channel, None)
 
     def news(self) -> list[str]:
         """Return the notes of its files on damage and repairs since the last call."""
@@ -86,14 +87,18 @@ class Store:
 
 
 class Storage:
-    """The storage of all topics. Where nothing else is written here, it is memory, which keeps nothing."""
+    """All topics in memory, ephemeral or not: for tests, and for a broker without a disk."""
 
     catalog: Catalog
     schedule_files: ScheduleFiles | None = None
 
-    @abstractmethod
+    def __init__(self, node: int = 0) -> None:
+        self._node = node
+        self.catalog = _NoCatalog("")
+
     def open(self, name: str) -> Store:
         """Return the storage of the topic of that name, as it was left, or new."""
+        return Store(MemoryLog(self._node))
 
     def unpack(self, name: str, cold: ColdStore) -> Store:
         """Return the storage of a topic that was packed."""
@@ -123,7 +128,7 @@ class Storage:
 class DiskStore(Store):
     """One topic in its folder of the data path."""
 
-    __slots__ = ("_sides", "_sync", "journal")
+    __slots__ = ("_sync", "journal")
 
     log: DiskLog
     journal: Journal
@@ -132,7 +137,6 @@ class DiskStore(Store):
         super().__init__(log)
         self.journal = Journal(log.directory, files=log.files, sync=sync, packed=journal)
         self._sync = sync
-        self._sides: dict[str, SideLog] = {}  # those in use
 
     def pack(self) -> ColdStore | None:
         """Return its state, of which `Storage.unpack` makes it again; None where something has to be written first."""
@@ -142,7 +146,7 @@ class DiskStore(Store):
 
     def side_log(self, channel: str) -> SideLog:
         """Return the side log of a channel, made if there is none."""
-        side = self._sides.get(channel)
+        side: SideLog | None = self._sides.get(channel)
         if side is None:
             log = self.log
             side = self._sides[channel] = SideLog(log.directory, channel, files=log.files, sync=self._sync)
@@ -205,28 +209,6 @@ class DiskStore(Store):
         self.log.destroy()
 
 
-class MemoryStore(Store):
-    """One topic in memory."""
-
-    __slots__ = ("_sides",)
-
-    def __init__(self, node: int) -> None:
-        super().__init__(MemoryLog(node))
-        self._sides: dict[str, MessageStore] = {}
-
-    def side_log(self, channel: str) -> MessageStore:
-        """Return the side log of a channel, made if there is none."""
-        return self._sides.setdefault(channel, MessageStore())
-
-    def has_side_log(self, channel: str) -> bool:
-        """Return whether the channel has one."""
-        return channel in self._sides
-
-    def forget(self, channel: str) -> None:
-        """Drop what is kept of a channel."""
-        self._sides.pop(channel, None)
-
-
 class DiskStorage(Storage):
     """All topics in a data path, which nobody else may use meanwhile."""
 
@@ -245,8 +227,8 @@ class DiskStorage(Storage):
 
         All logs together keep at most `open_files` files open.
         """
+        super().__init__(node)
         self._place = DataPath(path)
-        self._node = node
         self._options = replace(options, boot=boot_number(boot_id))
         self._now = now
         self._report = report
@@ -261,7 +243,7 @@ class DiskStorage(Storage):
     def open(self, name: str) -> Store:
         """Return the storage of the topic of that name, as it was left, or new."""
         if names.ephemeral(name):
-            return MemoryStore(self._node)
+            return super().open(name)
         directory = self._place.topic_dir(name)
         now, damaged = self._now(), self._on_corrupt
         log = DiskLog(directory, self._node, now=now, options=self._options, files=self._files, on_corrupt=damaged)
@@ -329,18 +311,6 @@ class DiskStorage(Storage):
 
     def _corrupt(self, path: str, offset: int, first: int, count: int) -> None:
         self._report(f"{path}: corrupt chunk at offset {offset}: messages {first} to {first + count - 1} are set aside")
-
-
-class MemoryStorage(Storage):
-    """All topics in memory, ephemeral or not: for tests, and for a broker without a disk."""
-
-    def __init__(self, node: int = 0) -> None:
-        self._node = node
-        self.catalog = _NoCatalog("")
-
-    def open(self, name: str) -> Store:
-        """Return a new topic."""
-        return MemoryStore(self._node)
 
 
 class _NoCatalog(Catalog):

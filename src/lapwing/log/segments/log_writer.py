@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from lapwing import kernel
 from lapwing.errors import WriteFailed
 from lapwing.kernel import SPACE_CHECK
+from lapwing.log.appending import Appending
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import CHUNK_BYTES, LogOptions
 from lapwing.log.segments import reservation
-from lapwing.log.segments.attributes import Extra, RecentRows, Rows, RowText
+from lapwing.log.segments.attributes import RecentRows, Rows
 from lapwing.log.segments.segment import Batch, Segment, joined, last_time, time_of
 from lapwing.log.segments.sync import Sync
 from lapwing.log.segments.window import Window
-from lapwing.log.topiclog import Frames
 
 
-class LogWriter(kernel.Tail):
+class LogWriter(Appending):
     """The segments of one topic, the newest of which grows: what its `Tail` does not write with one call."""
 
     __slots__ = (
-        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_pending_rows", "_recent_rows", "_reserved", "_rows_end",
+        "__weakref__", "_firsts", "_lazy", "_noted_bytes", "_recent_rows", "_reserved", "_rows_end",
         "_segments", "_sync", "_unwritten_rows", "_window", "directory", "files", "first", "notes", "options",
     )  # fmt: skip
 
@@ -53,10 +53,9 @@ class LogWriter(kernel.Tail):
         self.since_check = SPACE_CHECK
         self._window = Window(self.next)
         self._unwritten_rows: list[Rows] = []
-        self._pending_rows: list[Rows] = []
         self._recent_rows = RecentRows(self.next)
         self._noted_bytes = -1  # in memory, when the files were last given their number
-        self.forget()
+        super().forget()
 
     @abstractmethod
     def shed(self) -> None:
@@ -73,30 +72,10 @@ class LogWriter(kernel.Tail):
         return self
 
     @property
-    def pending(self) -> bool:
-        """Whether something was appended and not yet flushed."""
-        return bool(self.fresh)
-
-    @property
     def bytes(self) -> int:
         """Bytes of frames in all segments, and in memory waiting to be written."""
         unwritten = sum(len(frames) for _, _, frames in self._window.since(self.written))
         return sum(segment.size for segment in self._segments) + unwritten
-
-    def append(
-        self, frames: Frames, count: int, *, now: int, extras: Sequence[Extra] = (), rows: RowText = b""
-    ) -> int:
-        """Take a batch of frames that carry the ids from `next` on; the first sequence. Nothing is written yet.
-
-        Extras come as they are, or as the text of their `rows`.
-        """
-        first = self.next
-        self.add(frames, count, count > 1)
-        if rows:
-            self._pending_rows.append(Rows(first, first + count - 1, rows))
-        elif extras:
-            self._pending_rows.append(Rows.of(extras))
-        return first
 
     def flush(self) -> None:
         """Make everything appended count: one write of frames, one of records. Readers see it from here on.
@@ -135,12 +114,6 @@ class LogWriter(kernel.Tail):
             self.next = self.end = self.written = self._rows_end = last.end
             self._window.clear(last.end)
             self._recent_rows, self._unwritten_rows = RecentRows(last.end), []
-
-    def forget(self) -> None:
-        """Drop what was appended and is not written, with what lies beside it."""
-        super().forget()
-        if self._pending_rows:
-            self._pending_rows = []
 
     def shrink_window(self) -> None:
         """Have the memory of the newest bytes counted, and cut, when it has changed much."""

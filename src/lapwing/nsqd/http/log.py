@@ -20,8 +20,8 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.topic.cold import ColdTopic
 from lapwing.broker.topic.topic import Topic
 from lapwing.errors import CorruptChunk, CursorConflict, LapwingError, OutOfRange, ReadFailed
+from lapwing.log.log import TopicLog
 from lapwing.log.segments.reader import InFile
-from lapwing.log.topiclog import TopicLog
 from lapwing.net.server.answers import JSON, Answer, Refused, StreamedAnswer, compact, value
 from lapwing.net.server.requests import Query, Request
 from lapwing.net.server.routes import Reply, Route
