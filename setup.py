@@ -10,6 +10,7 @@ try:
     compiled = {
         "lapwing.kernel._speed": "kernel/_speed.pyx",
         "lapwing.kernel._receiver": "kernel/_receiver.pyx",
+        "lapwing.kernel._tail": "kernel/tail.py",
         "lapwing.kernel._road": "kernel/_road.pyx",
         "lapwing.broker.channel._ledger": "broker/channel/ledger.py",
         "lapwing.broker.channel._subscription": "broker/channel/subscription.py",

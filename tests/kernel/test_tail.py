@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing import kernel
-from lapwing.kernel import pure, pure_tail
+from lapwing.kernel import pure, tail
 from lapwing.log.disk import Disk, OpenFiles
 from lapwing.log.options import LogOptions
 from lapwing.log.segments.attributes import RecentRows, Rows
@@ -20,7 +20,7 @@ from lapwing.log.segments.segment import Segment
 from lapwing.log.segments.sync import Sync
 from lapwing.log.segments.window import Window
 
-TWINS = [pure_tail.Tail, kernel.Tail] if kernel.COMPILED else [pure_tail.Tail]
+TWINS = [tail.Tail, kernel.Tail] if kernel.COMPILED else [tail.Tail]
 
 
 Step = tuple[list[tuple[int, int, bool]], str]  # batches of messages: count, bytes, several; then what is done

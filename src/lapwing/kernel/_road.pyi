@@ -2,9 +2,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from lapwing.kernel._receiver import Receiver
-from lapwing.kernel.pure_tail import Blocks as Blocks
-from lapwing.kernel.pure_tail import Extent as Extent
-from lapwing.kernel.pure_tail import Tail as Tail
+from lapwing.kernel.tail import Tail
 
 class Inlet:
     tail: Tail

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The road of plain publishes, compiled: from bytes of a connection to the end of a log, and back with the answer.
 
-`pure_tail.py` is the meaning of `Tail`. What the intakes take is what the parsers would have parsed and the sessions
-would have published; where this module is missing, parsers and sessions do all of it.
+What the intakes take is what the parsers would have parsed and the sessions would have published; where this module is
+missing, parsers and sessions do all of it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -12,27 +12,19 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
-from posix.unistd cimport pwrite
 
 from lapwing.kernel._receiver cimport Partial, Receiver
-
-from os import pwrite as WRITE
-
-from google_crc32c import extend
-
-from lapwing.kernel.pure_tail import CHUNK_BYTES, SPACE_CHECK
+from lapwing.kernel._tail cimport Tail
 
 cdef enum:
     HEAD = 34  # bytes of a frame before its body
     ROOM = 0x7FFFFFFF - 30  # of a body in a frame
     LARGEST = 0x7FFFFFFF  # of a number in a line of RESP
-    PAGE_BITS = 12
     LARGE = 16384  # bytes of a body that gets a frame of its own, without a copy in between
     LONGEST_NAME = 128  # bytes after a command's word, in which the end of its line is looked for
     ID_REPLY = 48  # bytes of the reply to an XADD, at most
     MOST_OKS = 64
 
-cdef int64_t MOST_CHUNK = CHUNK_BYTES, MOST_UNCHECKED = SPACE_CHECK
 cdef bytes OK = b"\0\0\0\6\0\0\0\0OK"
 cdef list OKS = [OK * count for count in range(MOST_OKS)]
 
@@ -45,139 +37,6 @@ cdef inline int64_t steady() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
-
-
-cdef class Extent:
-    def __init__(self, int64_t end, int64_t merge_bytes, int64_t reserved):
-        self.end, self.merge_bytes, self.reserved = end, merge_bytes, reserved
-
-
-cdef class Blocks:
-    def __init__(self, int64_t start):
-        self.firsts, self.blocks, self.end = [], [], start
-
-    def add(self, int64_t count, bytes frames):
-        self.put(count, frames)
-
-    cdef int put(self, int64_t count, bytes frames) except -1:
-        self.firsts.append(self.end)
-        try:
-            self.blocks.append(frames)
-        except MemoryError:
-            self.firsts.pop()
-            raise
-        self.end += count
-        self.bytes += PyBytes_GET_SIZE(frames)
-        return 0
-
-
-cdef class Tail:
-    def __init__(self):
-        self.next = self.end = self.written = 0
-        self.fresh = None
-        self.fresh_counts = []
-        self.fresh_bytes = self.since_check = 0
-        self.several = self.noted = False
-
-    def add(self, bytes frames, int64_t count, bint several):
-        self.append(frames, count)
-        if several:
-            self.several = True
-
-    def forget(self):
-        self.fresh, self.fresh_counts = [], []
-        self.fresh_bytes, self.several, self.next = 0, False, self.end
-
-    def write(self):
-        return self.put()
-
-    cdef int append(self, bytes frames, int64_t count) except -1:
-        if self.fresh is None:
-            self.wake()
-        self.fresh_counts.append(count)
-        try:
-            self.fresh.append(frames)
-        except MemoryError:
-            self.fresh_counts.pop()
-            raise
-        self.fresh_bytes += PyBytes_GET_SIZE(frames)
-        self.next += count
-        return 0
-
-    cdef bint put(self) except -1:
-        cdef list segments = self._segments
-        cdef int64_t size = self.fresh_bytes, place, after, count = self.next - self.end, time
-        cdef bytes frames
-        cdef const uint8_t *newest
-        cdef int fd
-        cdef list rows = self._pending_rows
-        cdef Extent segment
-        cdef Blocks window
-        if not segments or not self.fresh or self._lazy:
-            return False
-        segment = <Extent?>segments[len(segments) - 1]
-        window = <Blocks?>self._window
-        last = segment.last
-        if last is None or segment.torn or not segment.recorded_boot or (rows and not segment.extras.size):
-            return False
-        place = segment.size
-        after = place + size
-        if after > segment.reserved or after > <int64_t>self.options.segment_bytes:
-            return False
-        if size > MOST_CHUNK or self.since_check + size >= MOST_UNCHECKED:
-            return False
-        if self.several and (place ^ (after - 1)) >> PAGE_BITS:
-            return False
-        frames = <bytes?>self.fresh[len(self.fresh) - 1]
-        newest = <const uint8_t *>PyBytes_AS_STRING(frames) + 8
-        time = <int64_t>((<uint64_t>get32(newest) << 32) | get32(newest + 4))
-        if len(self.fresh) > 1:
-            frames = b"".join(self.fresh)
-        if rows:
-            beside = segment.extras
-            try:
-                rows_end = beside.write(rows)
-            except OSError as error:
-                self.forget()
-                raise segment.failed(beside.file.path, beside.size, error) from error
-        sync, index, file = self._sync, segment.index, segment.frames
-        merges = <int64_t>last.length + size <= segment.merge_bytes and last.first >= sync.target
-        if merges:  # all that may want memory comes before any of it counts
-            grown_count, grown_length, crc = last.count + count, last.length + size, extend(last.crc, frames)
-        fd = file.fd
-        try:
-            if fd < 0 or file.table.disk.pwrite is not WRITE or pwrite(fd, PyBytes_AS_STRING(frames), size, place) != size:
-                file.write(frames, place)
-        except OSError as error:
-            self.forget()
-            raise segment.failed(file.path, place, error) from error
-        (<set>sync.dirty).add(segment)
-        window.put(count, frames)
-        if merges:
-            if time > segment.newest:
-                last.time = segment.newest = time
-            last.count, last.length, last.crc = grown_count, grown_length, crc
-            segment.size, segment.end = after, segment.end + count
-            if not index.unwritten:
-                index.unwritten = 1
-        else:
-            segment.begin_chunk(count, frames, time, rows_end if rows else segment.extras.size)
-        if rows:
-            beside.size = last.attributes = rows_end
-        self.end = self.written = self.next
-        self.since_check += size
-        if rows:
-            self.keep_rows()
-        self.fresh, self.fresh_counts = [], []
-        self.fresh_bytes, self.several = 0, False
-        self._after_write()
-        return True
-
-    def _after_write(self):
-        cdef int64_t held = (<Blocks>self._window).bytes, noted = self._noted_bytes, change
-        change = held + <int64_t>self._recent_rows.bytes - noted
-        if held > <int64_t>self.options.tail_bytes or change < 0 or change > noted >> 3:
-            self.shrink_window()
 
 
 cdef class Inlet:
@@ -277,7 +136,7 @@ cdef class Round:
             tail, topic = inlet.tail, inlet.topic
             inlet._touched = False
             try:
-                if not tail.put():
+                if not tail._write_behind():
                     tail.flush()
             except Exception as error:  # of this topic alone, whatever it is
                 inlet._error = error
@@ -383,7 +242,7 @@ cdef class NsqIntake(Receiver):
         cdef int64_t first = tail.next
         if self._used:
             frames = PyBytes_FromStringAndSize(<char *>self._frames, self._used)
-            tail.append(frames, messages)
+            tail._put(frames, messages)
             inlet._bytes += self._used - HEAD * messages
             self._used = 0
         else:
@@ -461,7 +320,7 @@ cdef class NsqIntake(Receiver):
                     frame = <uint8_t *>PyBytes_AS_STRING(alone)
                     put_head(frame, <uint32_t>body, <uint64_t>self._round.stamp(), inlet._base + <uint64_t>tail.next)
                     memcpy(frame + HEAD, p + place, body)
-                    tail.append(alone, 1)
+                    tail._put(alone, 1)
                     inlet._bytes += body
                     self.close_run(owner, current, "PUB", 1, 1)
                     at, current, line = place + body, None, 0
@@ -514,7 +373,7 @@ cdef class NsqIntake(Receiver):
                 identity += 1
             if count > 1:
                 tail.several = True
-            tail.append(alone, count)
+            tail._put(alone, count)
             inlet._bytes += total - HEAD * count
             self.close_run(owner, inlet, "MPUB", count, 1)
             at = place
@@ -545,7 +404,7 @@ cdef class NsqIntake(Receiver):
             <uint8_t *>PyBytes_AS_STRING(whole._frame), <uint32_t>partial.size, <uint64_t>self._round.stamp(),
             inlet._base + <uint64_t>tail.next,
         )
-        tail.append(whole._frame, 1)
+        tail._put(whole._frame, 1)
         inlet._bytes += partial.size
         self.close_run(owner, inlet, "PUB", 1, 1)
         return True
@@ -596,7 +455,7 @@ cdef class NsqIntake(Receiver):
             (<list>tail._pending_rows).append(self._rows(tail.next, tail.next, b"[%d,%d,{}]" % (tail.next, delay)))
             inlet.topic.has_extras = True
         try:
-            tail.append(alone, 1)
+            tail._put(alone, 1)
         except MemoryError:
             if delay:
                 (<list>tail._pending_rows).pop()
@@ -767,7 +626,7 @@ cdef class RedisIntake(Receiver):
             )
             bodies += body
             used += HEAD + body
-        tail.append(PyBytes_FromStringAndSize(<char *>self._frames, used), count)
+        tail._put(PyBytes_FromStringAndSize(<char *>self._frames, used), count)
         stream.inlet._bytes += bodies
         self._notes.append((owner, stream.inlet, stamp // 1000000, first, count))
         return 0

@@ -1,17 +1,18 @@
-"""The end of a log: what was appended and is not yet written, and the way of nearly every write."""
+"""The end of a log: what was appended and is not yet written, and the way of nearly every write.
+
+`setup.py` compiles this module as `_tail`, with the types of `_tail.pxd`; `kernel/__init__` chooses the form.
+"""
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Any, Final
 
-import google_crc32c
+from google_crc32c import extend
 
 CHUNK_BYTES: Final = 1 << 20  # a chunk longer than this is split, unless it is one message
 SPACE_CHECK: Final = 1 << 20  # bytes written between two looks at the free space
 
 _PAGE_BITS: Final = 12  # a write within one page of 4096 bytes is there or not when its process is killed
-_TIME: Final = Struct(">q")
 
 
 class Extent:
@@ -44,7 +45,11 @@ class Blocks:
     def add(self, count: int, frames: bytes) -> None:
         """Put `count` more messages at the end."""
         self.firsts.append(self.end)
-        self.blocks.append(frames)
+        try:
+            self.blocks.append(frames)
+        except MemoryError:
+            self.firsts.pop()
+            raise
         self.end += count
         self.bytes += len(frames)
 
@@ -70,15 +75,22 @@ class Tail:
 
     def add(self, frames: bytes, count: int, several: bool) -> None:
         """Append a batch of frames with the ids from `next` on. Nothing is written yet."""
+        self._put(frames, count)
+        if several:
+            self.several = True
+
+    def _put(self, frames: bytes, count: int) -> None:
         if self.fresh is None:
             self.wake()
         assert self.fresh is not None
-        self.fresh.append(frames)
         self.fresh_counts.append(count)
+        try:
+            self.fresh.append(frames)
+        except MemoryError:
+            self.fresh_counts.pop()
+            raise
         self.fresh_bytes += len(frames)
         self.next += count
-        if several:
-            self.several = True
 
     def forget(self) -> None:
         """Drop what was appended and is not written."""
@@ -93,60 +105,71 @@ class Tail:
         are written before their frames: whatever a crash leaves, no message lacks its deferral. Raises `WriteFailed`;
         then what was appended is forgotten, and the file as it was.
         """
+        return self._write_behind()
+
+    def _write_behind(self) -> bool:
         log: Any = self  # the writer, whose parts stand still here
-        segments, size, fresh = log._segments, self.fresh_bytes, self.fresh
-        if not segments or log._lazy or not fresh:
+        segments, size, rows = log._segments, self.fresh_bytes, log._pending_rows
+        if not segments or not self.fresh or log._lazy:
             return False
-        segment, rows = segments[-1], log._pending_rows
+        segment: Extent = segments[-1]
+        parts: Any = segment  # those that a log's segments have besides
+        window: Blocks = log._window
         last, place = segment.last, segment.size
         after = place + size
         if last is None or segment.torn or not segment.recorded_boot or after > segment.reserved:
             return False
-        if rows and not segment.extras.size:
+        if rows and not parts.extras.size:
             return False
         if size > CHUNK_BYTES or after > log.options.segment_bytes or self.since_check + size >= SPACE_CHECK:
             return False
         if self.several and (place ^ (after - 1)) >> _PAGE_BITS:
             return False
-        time: int = _TIME.unpack_from(fresh[-1], 8)[0]
-        frames = fresh[0] if len(fresh) == 1 else b"".join(fresh)
-        rows_end = segment.extras.size
+        frames: bytes = self.fresh[-1]
+        time = int.from_bytes(frames[8:16], "big", signed=True)
+        if len(self.fresh) > 1:
+            frames = b"".join(self.fresh)
+        rows_end = 0
         if rows:
-            beside = segment.extras
+            beside = parts.extras
             try:
                 rows_end = beside.write(rows)
             except OSError as error:
                 self.forget()
-                raise segment.failed(beside.file.path, beside.size, error) from error
+                raise parts.failed(beside.file.path, beside.size, error) from error
+        sync, index, file, count = log._sync, parts.index, parts.frames, self.next - self.end
+        merges = last.length + size <= segment.merge_bytes and last.first >= sync.target
+        grown_count = grown_length = crc = 0
+        if merges:  # all that may want memory comes before any of it counts
+            grown_count, grown_length, crc = last.count + count, last.length + size, extend(last.crc, frames)
         try:
-            segment.frames.write(frames, place)
+            if file.fd < 0 or file.table.disk.pwrite(file.fd, frames, place) != size:
+                file.write(frames, place)
         except OSError as error:
             self.forget()
-            raise segment.failed(segment.frames.path, place, error) from error
-        count, sync, window = self.next - self.end, log._sync, log._window
+            raise parts.failed(file.path, place, error) from error
         sync.dirty.add(segment)
         window.add(count, frames)
-        if last.length + size <= segment.merge_bytes and last.first >= sync.target:
-            last.count += count
-            last.length += size
-            last.crc = google_crc32c.extend(last.crc, frames)
-            segment.size = after
-            segment.end += count
+        if merges:
             if time > segment.newest:
-                segment.newest = last.time = time
-            if not segment.index.unwritten:
-                segment.index.unwritten = 1
+                last.time = segment.newest = time
+            last.count, last.length, last.crc = grown_count, grown_length, crc
+            segment.size, segment.end = after, segment.end + count
+            if not index.unwritten:
+                index.unwritten = 1
         else:
-            segment.begin_chunk(count, frames, time, rows_end)
+            parts.begin_chunk(count, frames, time, rows_end if rows else parts.extras.size)
         if rows:
-            segment.extras.size = last.attributes = rows_end
-        self.since_check += size
+            beside.size = last.attributes = rows_end
         self.end = self.written = self.next
+        self.since_check += size
         if rows:
             log.keep_rows()
-        self.forget()
+        self.fresh, self.fresh_counts = [], []
+        self.fresh_bytes, self.several = 0, False
         held, noted = window.bytes, log._noted_bytes
-        if held > log.options.tail_bytes or not 0 <= held + log._recent_rows.bytes - noted <= noted >> 3:
+        change = held + log._recent_rows.bytes - noted
+        if held > log.options.tail_bytes or change < 0 or change > noted >> 3:
             log.shrink_window()
         return True
 
