@@ -31,6 +31,15 @@ def test_options_have_the_names_that_kafka_users_know():
     assert options.access.lookupd == ("h:4161", "i:4161")
 
 
+def test_http_addresses_have_the_name_that_the_client_gives_them_too():
+    options = source_options({"nsqd_http": "h:4151, i:4151", "topic": "orders"}, streaming=False)
+
+    assert options.access.nsqd == ("h:4151", "i:4151")
+    assert sink_options({"lookupd_http": "h:4161", "topic": "orders"}, streaming=True).access.lookupd == ("h:4161",)
+    with pytest.raises(OptionError, match="options nsqd and nsqd_http mean the same thing"):
+        source_options({"nsqd_http": "h:4151", "nsqd": "h:4151", "topic": "orders"}, streaming=False)
+
+
 def test_load_with_a_path_names_the_topic():
     assert source_options({**NSQD, "path": "orders"}, streaming=False).topics == ("orders",)
 
@@ -54,6 +63,7 @@ def test_a_secret_is_not_shown():
         ({"zzz": "5"}, "unknown option zzz; there are: nsqd"),
         ({"subscribe": "x"}, "options topic and subscribe mean the same thing"),
         ({"topicPattern": "x.*"}, "exactly one of topic"),
+        ({"nsqd_http": "h:1"}, "options nsqd and nsqd_http mean the same thing"),
         ({"lookupd": "h:4161"}, "exactly one of nsqd and lookupd"),
         ({"nsqd": "h"}, "option nsqd is host:port"),
         ({"nsqd": "http://h:1"}, "option nsqd is host:port"),

@@ -265,6 +265,8 @@ def test_mistakes_are_named_with_exit_status_2(tmp_path):
         ("status", "nothing"): "no pipeline nothing has run",
         ("stop", "nothing"): "no pipeline nothing has run",
         ("resume", "nothing"): "no pipeline nothing has run",
+        ("reset", "orders"): "this would delete the checkpoint of orders; add --yes to do it",
+        ("remove", "orders"): "this would delete the pipeline orders, its checkpoint and its channel; add --yes",
         ("init", "archive"): "archive.yaml exists; --force overwrites it",
         ("init", "archve"): "did you mean archive?",
         ("verify", "--sequences", "9"): "--sequences: sequences such as",

@@ -33,6 +33,12 @@ def test_a_short_file_is_a_pipeline(tmp_path):
     assert found.settings.nsqd == ("10.0.0.1:4151",)
 
 
+def test_http_addresses_may_have_the_name_that_the_client_gives_them(tmp_path):
+    [found] = spec.load(written(tmp_path, "kind: archive\nnsqd_http: [10.0.0.1:4151]\n"))
+
+    assert found.settings.nsqd == ("10.0.0.1:4151",)
+
+
 def test_options_of_the_source_are_for_reading_and_those_of_tls_for_writing_too(tmp_path):
     text = "kind: archive\ntopics: a\noptions: {tls: true, minpartitions: 4, localFiles: false}\n"
     [found] = spec.load(written(tmp_path, text))

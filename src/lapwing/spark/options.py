@@ -81,7 +81,7 @@ class SinkOptions:
 
 # as users write them; Spark hands them over in lower case
 _ACCESS: Final = (
-    "nsqd", "lookupd", "tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify", "authSecret", "retryTimeout",
+    "nsqd", "nsqd_http", "lookupd", "lookupd_http", "tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify", "authSecret", "retryTimeout",
 )  # fmt: skip
 _SOURCE: Final = (
     *_ACCESS, "path", "topic", "subscribe", "topicPattern", "subscribePattern", "mode", "channel", "startingOffsets",
@@ -195,8 +195,9 @@ class _Given:
             raise OptionError(f"option {name}: there is no directory {path}")
         return path
 
-    def addresses(self, name: str) -> tuple[str, ...]:
-        parts = tuple(part.strip() for part in (self.text(name) or "").split(",") if part.strip())
+    def addresses(self, *aliases: str) -> tuple[str, ...]:
+        name = next(filter(self.has, aliases), aliases[0])
+        parts = tuple(part.strip() for part in (self.text(*aliases) or "").split(",") if part.strip())
         for part in parts:
             host, colon, port = part.rpartition(":")
             if "/" in host or not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -352,7 +353,7 @@ def sink_options(raw: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def _access(given: _Given) -> BrokerAccess:
-    nsqd, lookupd = given.addresses("nsqd"), given.addresses("lookupd")
+    nsqd, lookupd = given.addresses("nsqd", "nsqd_http"), given.addresses("lookupd", "lookupd_http")
     if bool(nsqd) == bool(lookupd):
         raise OptionError("exactly one of nsqd and lookupd is needed: where are the brokers?")
     tls = given.flag("tls", False)

@@ -261,6 +261,9 @@ def _check(given: _Given, overrides: list[str], extra: Mapping[str, Any]) -> Pip
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{_at(given, 'kind')}no kind of pipeline is called {kind}; {meant(str(kind), KINDS)}")
     known = keys(kind)
+    for key in ("nsqd", "lookupd"):  # the same word as elsewhere for HTTP addresses
+        if f"{key}_http" in given.values and key not in given.values:
+            given.put(key, given.values.pop(f"{key}_http"), given.places[f"{key}_http"])
     for key in given.values:
         if key not in known:
             hint = meant(key, known, f"{kind} has: {', '.join(known)}")
