@@ -81,7 +81,8 @@ class SinkOptions:
 
 # as users write them; Spark hands them over in lower case
 _ACCESS: Final = (
-    "nsqd", "nsqd_http", "lookupd", "lookupd_http", "tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify", "authSecret", "retryTimeout",
+    "nsqd", "nsqd_http", "lookupd", "lookupd_http", "tls", "tlsRootCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify",
+    "authSecret", "retryTimeout",
 )  # fmt: skip
 _SOURCE: Final = (
     *_ACCESS, "path", "topic", "subscribe", "topicPattern", "subscribePattern", "mode", "channel", "startingOffsets",

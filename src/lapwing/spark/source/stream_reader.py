@@ -1,4 +1,9 @@
-"""Streams of logs: planned beside the driver for as long as the query lives."""
+"""Streams of logs: planned beside the driver for as long as the query lives.
+
+The channel is moved by `latestOffset`, to the offsets that Spark hands in as finished, and not by `commit`: that is
+called when the batch after it is planned, never for the last batch of a run, and not at all for a batch that was
+finished before a restart.
+"""
 
 import json
 import logging
@@ -292,7 +297,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: this comes a batch late and never for the last one; `latestOffset` moves the channel."""
+        """Do nothing: `latestOffset` moves the channel, for the reason above."""
 
     def _commit(self, position: Offsets, found: Survey) -> None:
         """Move the channel to what the query has finished, on every node where that is news."""
