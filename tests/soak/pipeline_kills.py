@@ -1,6 +1,6 @@
 """Pipelines that are killed again and again: every message once, whatever dies.
 
-    python tests/soak/pipeline_kills.py [--kills 20] [--only outputs,archive] [--seed 1]
+    python tests/soak/pipeline_kills.py [--kills 20] [--only outputs,archive] [--seed 1] [--minutes 60]
 
 `outputs` are an archive, a Delta table, PostgreSQL (where it is installed), a transform and the sink of a stream, all
 from one topic, in one process that is killed as often as the broker. DuckDB, delta-rs and PostgreSQL count at the end.
@@ -176,7 +176,7 @@ def in_table(place: Path) -> tuple[list[int], list[int]]:
     return by_duckdb, rows["n"].to_pylist() if parsed else [json.loads(body)["n"] for body in rows["body"].to_pylist()]
 
 
-def outputs(kills: int, chance: random.Random, scratch: Path) -> bool:
+def outputs(kills: int, chance: random.Random, scratch: Path, until_then: float) -> bool:
     """Kill drivers and the broker of five pipelines over one topic; return whether each has every message once."""
     with ExitStack() as stack:
         (scratch / "broker").mkdir()
@@ -216,6 +216,8 @@ def outputs(kills: int, chance: random.Random, scratch: Path) -> bool:
                     server.kill()
                     server.start()
                 say(f"outputs: kill {kill + 1} of {kills}, {len(numbers.acknowledged):,} messages acknowledged")
+                if time.monotonic() > until_then:
+                    break
         finally:
             numbers.stop()
         first = Driver([*run, "--once"], scratch / "driver.log")
@@ -328,7 +330,7 @@ class Cluster:
         self.http = self.lookupd.http  # also while it is away
 
 
-def archive(kills: int, chance: random.Random, scratch: Path) -> bool:
+def archive(kills: int, chance: random.Random, scratch: Path, until_then: float) -> bool:
     """Kill drivers and brokers of an archive of all topics; return whether it is complete at the end."""
     with ExitStack() as stack:
         lookupd = start_nsqlookupd()
@@ -358,6 +360,8 @@ def archive(kills: int, chance: random.Random, scratch: Path) -> bool:
                 cluster.complain(f"the driver had ended after: {event.__doc__}")
             left_out, waiting = account(cluster)
             say(f"archive: kill {kill + 1} of {kills}: {event.__doc__} {waiting:,} wait, {left_out:,} unaccounted for")
+            if time.monotonic() > until_then:
+                break
         traffic.stop()
         if not finish(run, log):
             cluster.complain(f"the last run failed, see {log}")
@@ -496,12 +500,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--only", default="outputs,archive")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=600.0, help="after which no more are killed")
     arguments = parser.parse_args()
     good = True
     for name, show in (("outputs", outputs), ("archive", archive)):
         if name in arguments.only.split(","):
             scratch = Path(tempfile.mkdtemp(prefix=f"lapwing-{name}-"))
-            passed = show(arguments.kills, random.Random(arguments.seed), scratch)
+            until_then = time.monotonic() + 60 * arguments.minutes
+            passed = show(arguments.kills, random.Random(arguments.seed), scratch, until_then)
             say(f"{name}: {'every message once' if passed else f'FAILED, see {scratch}'}")
             if passed:
                 shutil.rmtree(scratch)
