@@ -7,7 +7,7 @@ from typing import Any, Final
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark.files import Files
 from lapwing.spark.pipelines.settings.kind_settings import PipelineSettings, TransformSettings
-from lapwing.spark.pipelines.settings.values import place_or_none
+from lapwing.spark.pipelines.settings.values import place
 
 _PINS: Final = "lapwing.json"  # beside Spark's own files; Spark leaves it alone
 
@@ -92,7 +92,7 @@ class Checkpoint:
             for key, why in fixed.items():
                 now = _plain(getattr(settings, key))
                 if key == "out" and before.get(key):
-                    before[key] = place_or_none(before[key])  # may have been noted as it was written
+                    before[key] = place(before[key])  # may have been noted as it was written
                 if key in before and before[key] != now:
                     raise ConfigError(
                         f"{key} was {before[key]!r} and is now {now!r}, and {why} ({self.root}). "

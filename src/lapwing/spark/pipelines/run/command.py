@@ -12,7 +12,7 @@ from lapwing.spark.pipelines.run.runner import PipelineRun, RunRequest, start_se
 from lapwing.spark.pipelines.settings import spec as specs
 from lapwing.spark.pipelines.settings.kind_settings import ReplaySettings
 from lapwing.spark.pipelines.settings.spec import PipelineSpec, SessionNeeded
-from lapwing.spark.pipelines.settings.values import place, place_or_none
+from lapwing.spark.pipelines.settings.values import place
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class RunCommand:
     def _placed(self) -> dict[str, Any]:
         """Return `extra` as it means the same in every directory."""
         out = self.extra.get("out")
-        return {**self.extra, "out": place_or_none(out)} if out else self.extra
+        return {**self.extra, "out": place(out)} if out else self.extra
 
 
 def remembered(data: Path, name: str, *, once: bool = False, accept_loss: bool = False) -> RunCommand:

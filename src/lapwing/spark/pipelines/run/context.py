@@ -76,10 +76,9 @@ def paths_of(settings: PipelineSettings, data: Path, checkpoint: str = "") -> Pi
     The default place of the files that it writes is beside `data`, under the pipeline's name.
     """
     home = PipelineHome(data.absolute() / settings.name)
-    writes_files = getattr(settings, "store", "delta") != "jdbc"
-    out = getattr(settings, "out", "none") if writes_files else "none"
+    writes_files = hasattr(settings, "out") and getattr(settings, "store", "delta") != "jdbc"
     return PipelinePaths(
         home,
         place(checkpoint) if checkpoint else str(home.checkpoint.absolute()),
-        "" if out == "none" else out or str(data.absolute().parent / settings.name),
+        (getattr(settings, "out", "") or str(data.absolute().parent / settings.name)) if writes_files else "",
     )

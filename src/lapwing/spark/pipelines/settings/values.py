@@ -68,11 +68,6 @@ def place(value: Any) -> str:
     return plain_place(text(value))
 
 
-def place_or_none(value: Any) -> str:
-    """Return a directory, or the word none."""
-    return "none" if value == "none" else place(value)
-
-
 def password(value: Any) -> str:
     """Return a password, which may be empty."""
     if not isinstance(value, str):
