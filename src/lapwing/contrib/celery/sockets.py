@@ -1,0 +1,198 @@
+"""A connection to an nsqd for an event loop of somebody else: it waits when it writes, and never when it reads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from typing import Any, Final
+
+from lapwing.client.address import Address
+from lapwing.client.errors import ConnectionLost, PublishFailed, Refused, Unreachable
+from lapwing.client.options import ClientOptions
+from lapwing.errors import ProtocolError
+from lapwing.wire.nsq.commands import MAGIC, Auth, Identify
+from lapwing.wire.nsq.connection import ClientConnection, ErrorFrame, Frame, MessageRow, Messages, Response
+
+log: Final = logging.getLogger("lapwing.celery")
+
+_HEARTBEAT: Final = b"_heartbeat_"
+_NOP: Final = b"NOP\n"
+_READ_SIZE: Final = 1 << 16
+_WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class NsqSocket:
+    """One negotiated connection. Its methods may be called by several threads, but by no process that was forked."""
+
+    def __init__(self, address: Address, options: ClientOptions, **identity: Any) -> None:
+        self.address = address
+        self.received_at = time.monotonic()
+        self._options = options
+        self._wire = ClientConnection()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._lost = ""
+        try:
+            self._socket = self._dialled()
+        except OSError as error:
+            raise Unreachable(str(address), error.strerror or str(error)) from error
+        try:
+            self._negotiate(identity)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _dialled(self) -> socket.socket:
+        where = self.address
+        if where.unix:
+            found = socket.socket(socket.AF_UNIX)
+            found.settimeout(self._options.dial_timeout)
+            found.connect(where.host)
+        else:
+            found = socket.create_connection((where.host, where.port), self._options.dial_timeout)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found
+
+    def _negotiate(self, identity: dict[str, Any]) -> None:
+        options = self._options
+        self._socket.setblocking(False)
+        self.send(MAGIC + Identify(json.dumps({**options.identity(), "reject": True, **identity}).encode()).encode())
+        granted = json.loads(self._answer())
+        if not granted.get("headers") or not granted.get("reject"):
+            raise Refused(str(self.address), "this is no lapwing: a plain NSQ server has no headers and dead letters")
+        if options.tls:
+            if not granted.get("tls_v1"):
+                raise Refused(str(self.address), "nsqd offers no TLS: give it --tls-cert and --tls-key")
+            self._encrypt()
+        if granted.get("auth_required"):
+            if not options.auth_secret:
+                raise Refused(str(self.address), "nsqd wants AUTH: give its secret as the password of the URL")
+            self.send(Auth(options.auth_secret.encode()).encode())
+            self._answer()
+
+    def _encrypt(self) -> None:
+        self._socket.settimeout(self._options.dial_timeout)
+        context = self._options.tls_context()
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=self.address.host)
+        except OSError as error:  # ssl.SSLError is one
+            raise Refused(str(self.address), f"TLS handshake failed: {error}") from error
+        self._socket.setblocking(False)
+        self._answer()
+
+    def _answer(self) -> bytes:
+        try:
+            return self.response(self._options.read_timeout)
+        except PublishFailed as error:
+            raise Refused(str(self.address), error.reason) from error
+
+    # -- writing
+
+    def send(self, data: bytes) -> None:
+        """Write all of `data`. Raises `ConnectionLost`; in a process that was forked, nothing happens."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            view = memoryview(data)
+            deadline = time.monotonic() + self._options.write_timeout
+            while view and not self._lost:
+                try:
+                    view = view[self._socket.send(view) :]
+                except _WOULD_BLOCK:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not select.select([], [self._socket], [], left)[1]:
+                        self._lost = "nsqd takes no bytes"
+                except OSError as error:
+                    self._lost = f"connection lost: {error.strerror or error}"
+            if self._lost:
+                raise ConnectionLost(str(self.address), self._lost)
+
+    def stay(self) -> None:
+        """Answer heartbeats that may be waiting, for a process that does not get to read them."""
+        self.send(_NOP)
+
+    # -- reading
+
+    def fileno(self) -> int:
+        """Return the descriptor that an event loop watches."""
+        return self._socket.fileno()
+
+    def frames(self) -> list[Frame]:
+        """Return what has arrived; heartbeats are answered. Raises `ConnectionLost` when there will be no more."""
+        found: list[Frame] = []
+        while self._received():
+            try:
+                found += self._wire.frames()
+            except ProtocolError as error:
+                self._lost = f"nsqd sent what is not the protocol: {error.text or error.code}"
+        if any(type(frame) is Response and frame.payload == _HEARTBEAT for frame in found):
+            self.send(_NOP)
+            found = [frame for frame in found if not (type(frame) is Response and frame.payload == _HEARTBEAT)]
+        if self._lost and not found:
+            raise ConnectionLost(str(self.address), self._lost)
+        return found
+
+    def _received(self) -> bool:
+        if self._lost:
+            return False
+        try:
+            data = self._socket.recv(_READ_SIZE)
+        except _WOULD_BLOCK:
+            return False
+        except OSError as error:
+            self._lost = f"connection lost: {error.strerror or error}"
+            return False
+        if not data:
+            self._lost = "nsqd closed the connection"
+            return False
+        self.received_at = time.monotonic()
+        self._wire.receive(data)
+        return True
+
+    def response(self, timeout: float) -> bytes:
+        """Wait for the answer to a command, and return it. Raises `PublishFailed` for an error, or `ConnectionLost`."""
+        deadline = time.monotonic() + timeout
+        while True:
+            for frame in self.frames():
+                if type(frame) is Response:
+                    return frame.payload
+                if type(frame) is ErrorFrame:
+                    raise PublishFailed(str(self.address), frame.payload.decode("utf-8", "replace"))
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._lost = f"no answer within {timeout:g} s"
+                continue
+            select.select([self._socket], [], [], left)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection can still be used by this process, as far as one can know without waiting."""
+        if os.getpid() != self._pid:
+            return False
+        try:
+            self.frames()
+        except ConnectionLost:
+            return False
+        return not self._lost
+
+    def close(self) -> None:
+        """Close it; a forked process closes its copy alone."""
+        self._lost = self._lost or "closed by us"
+        self._socket.close()
+
+
+def rows(frames: list[Frame], about: str) -> list[MessageRow]:
+    """Return the messages among frames; refusals, which are of answers to messages that are gone, are logged."""
+    found: list[MessageRow] = []
+    for frame in frames:
+        if type(frame) is Messages:
+            found += frame.messages
+        elif type(frame) is ErrorFrame:
+            log.warning("[%s] nsqd refuses: %s", about, frame.payload.decode("utf-8", "replace"))
+    return found
