@@ -44,12 +44,11 @@ ACKS = [b"0-%d" % sequence for sequence in range(BATCH)]
 TIMES = array("q", [0] * BATCH)
 XACK_HEAD = b"$4\r\nXACK\r\n$1\r\ns\r\n$1\r\ng\r\n"
 XACK = b"*%d\r\n%b" % (BATCH + 3, XACK_HEAD) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in ACKS)
-SEQUENCES = list(range(BATCH))
 
 COMPILED, PURE = "compiled", "pure"
 LIMITS = {  # us CPU per message
     "framing a batch into the log": {COMPILED: 0.15, PURE: 1.5},
-    "finishing a run of FINs": {COMPILED: 0.12},
+    "reading a run of FINs": {COMPILED: 0.12},
 }
 
 
@@ -82,24 +81,6 @@ def into_the_log(rounds: int) -> float:
         shutil.rmtree(directory)
 
 
-def finishing(rounds: int) -> float:
-    """Finding a run and taking each message out of what is in flight; the delivery before it is not counted."""
-    least = float("inf")
-    for _ in range(rounds):
-        spent = 0.0
-        for _ in range(BATCHES):
-            held: dict[int, object] = dict.fromkeys(range(BATCH))
-            attempts: dict[int, int] = {}
-            before = time.process_time()
-            end = kernel.fin_run(FINS, 0)
-            missing = kernel.finish(FINS, BASE, held, attempts)
-            spent += time.process_time() - before
-            assert not missing
-            assert end == len(FINS)
-        least = min(least, spent)
-    return least * 1e6 / BATCHES / BATCH
-
-
 def measure(rounds: int) -> dict[str, float]:
     """Every figure of the twin that this process has."""
     size = len(FRAMES)
@@ -113,7 +94,8 @@ def measure(rounds: int) -> dict[str, float]:
         "frames with headers": best(lambda: kernel.with_headers(FRAMES, ROWS) and None, rounds),
         "finding rows of headers": best(lambda: kernel.row_places(ROWS) and None, rounds),
         "framing bodies": best(lambda: kernel.frame_bodies(BODIES, BASE, 1) and None, rounds),
-        "finishing a run of FINs": finishing(rounds),
+        "finding a run of FINs": best(lambda: kernel.fin_run(FINS, 0) and None, rounds),
+        "reading a run of FINs": best(lambda: kernel.fin_sequences(FINS, BASE) and None, rounds),
         "scanning frames": best(lambda: kernel.scan_frames(FRAMES, 0, size) and None, rounds),
         "taking a slice": best(lambda: kernel.take_frames(FRAMES, 0, size, BATCH, size) and None, rounds),
         "decoding into columns": best(lambda: kernel.decode_columns(FRAMES, 0, size, 0, *COLUMNS) and None, rounds),
@@ -126,9 +108,6 @@ def measure(rounds: int) -> dict[str, float]:
         "knowing the ids of an XACK": best(lambda: kernel.known_sequences(ACKS, 0, 0, TIMES) and None, rounds),
         "knowing the ids of a repeated XACK": best(
             lambda: kernel.acked_sequences(XACK, XACK_HEAD, 0, TIMES) and None, rounds
-        ),
-        "finishing the entries of an XACK": best(
-            lambda: kernel.finish_sequences(SEQUENCES, dict.fromkeys(SEQUENCES), {}) and None, rounds
         ),
         "checksum (CRC-32C)": best(lambda: kernel.crc32c(FRAMES) and None, rounds),
     }

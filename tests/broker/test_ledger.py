@@ -8,7 +8,6 @@ from lapwing.broker.channel.ledger import MOVES, Holder, Ledger, Reason, State
 from lapwing.log.side.sequence_map import SequenceMap
 from ledgers import MINUTE, new_ledger
 
-BASE = 5 << 54
 KEPT = State.READY, State.IN_FLIGHT, State.DEFERRED, State.ALONE, State.MOVING
 
 
@@ -101,8 +100,7 @@ VERBS: dict[str, Callable[[Ledger, Holder], object]] = {
     "return": return_finished,
     "return later": return_finished_later,
     "finish": lambda ledger, holder: ledger.finish([1], now=0),
-    "finish and count": lambda ledger, holder: ledger.finish_count([1], now=0),
-    "finish a run": lambda ledger, holder: ledger.finish_run(b"FIN %016x\n" % (BASE + 1), BASE, holder, now=0),
+    "finish what one holds": lambda ledger, holder: ledger.finish([1], now=0, holder=holder),
     "drop": lambda ledger, holder: ledger.drop(1) if state(ledger, 1) is not State.IN_FLIGHT else None,
     "disown": lambda ledger, holder: ledger.disown(range(1, 2)),
     "finish below": lambda ledger, holder: ledger.finish_below(2),

@@ -11,19 +11,13 @@ from appending import append
 from lapwing import ids, kernel
 from lapwing.broker.channel.channel import Channel
 from lapwing.broker.channel.entries import Entry, PendingScan, entries
-from lapwing.broker.channel.ledger import Holder, Ledger, Reason, State
+from lapwing.broker.channel.ledger import Holder, Ledger, Reason, State, others
 from lapwing.broker.channel.subscription import Credit
 from lapwing.broker.topic.topic import Topic
 from lapwing.errors import LapwingError, NotInFlight, NotOwner
 from lapwing.wire.nsq.commands import Cls
 from ledgers import new_ledger
 from play import MINUTE, MS, SECOND, Stage, identity, numbered
-
-BASE = 5 << 54
-
-
-def block(*sequences: int) -> bytes:
-    return b"".join(b"FIN %b\n" % identity(sequence) for sequence in sequences)
 
 
 def state(ledger: Ledger) -> tuple[object, ...]:
@@ -89,9 +83,9 @@ def test_a_run_of_fins_does_what_finish_does_with_the_same_messages(
                 ledger.give_back([sequence], Reason.REQUEUED, now=0)
         twins.append((ledger, holders[who]))
     (one, holder), (other, same) = twins
-    missing = one.finish_run(block(*finished), BASE, holder, now=1)
+    missing = others(finished, one.finish(finished, now=1, holder=holder))
     mine = [each for each in finished if each in same.in_flight]
-    left = [identity(each) for place, each in enumerate(finished) if each not in mine or each in finished[:place]]
+    left = [place for place, each in enumerate(finished) if each not in mine or each in finished[:place]]
 
     assert missing == left
     assert sorted(other.finish(mine, now=1)) == sorted(set(mine))

@@ -158,11 +158,8 @@ CALLS: dict[str, Callable[[Random], tuple[Any, ...]]] = {
     "fin_run": lambda random: (
         dress(random, damaged(random, run_of_fins(random))), random.choice([0, 0, 21, number(random)]),
     ),
-    "finish": lambda random: (
-        dress(random, damaged(random, run_of_fins(random))),
-        random.choice([BASE, BASE, BASE, number(random)]),
-        dict.fromkeys(random.sample(range(10), 6)),
-        dict.fromkeys(random.sample(range(10), random.randrange(4)), 2),
+    "fin_sequences": lambda random: (
+        dress(random, damaged(random, run_of_fins(random))), random.choice([BASE, BASE, BASE, number(random)]),
     ),
     "take_frames": lambda random: (
         _frames(random), random.choice([0, 0, number(random)]), number(random), number(random), number(random),

@@ -60,57 +60,36 @@ def test_nothing_lies_past_the_end_nor_before_the_begin(kernel: ModuleType) -> N
 
 
 @pytest.mark.parametrize("dress", DRESSES)
-def test_finishing_forgets_what_was_held_and_names_the_rest(kernel: ModuleType, dress: Any) -> None:
-    held, attempts = {1: "lease", 2: "lease", 3: "lease"}, {2: 5, 9: 1}
-
-    missing = kernel.finish(dress(fins(1, 7, 2, 1)), BASE, held, attempts)
-
-    assert missing == [b"%016x" % (BASE + 7), b"%016x" % (BASE + 1)]
-    assert held == {3: "lease"}
-    assert attempts == {9: 1}
+def test_a_run_names_its_sequences_in_order(kernel: ModuleType, dress: Any) -> None:
+    assert kernel.fin_sequences(dress(fins(1, 7, 2, 1)), BASE) == [1, 7, 2, 1]
 
 
 @pytest.mark.parametrize("text", [b"zzzzzzzzzzzzzzzz", b"+123456789abcdef", b"01C0000000000001", b"0x1_000000000000"])
-def test_what_is_no_id_is_not_there(kernel: ModuleType, text: bytes) -> None:
-    held = dict.fromkeys(range(4))
-
-    assert kernel.finish(b"FIN " + text + b"\n", BASE, held, {}) == [text]
-    assert len(held) == 4
+def test_what_is_no_id_names_nothing(kernel: ModuleType, text: bytes) -> None:
+    assert kernel.fin_sequences(fins(3) + b"FIN " + text + b"\n" + fins(4), BASE) == [3, -1, 4]
 
 
-def test_an_id_of_another_node_never_finishes_ours(kernel: ModuleType) -> None:
-    held = {1: None, (1 << 54) + 1: None}
-    block = fins(1, base=(7 - 1) << 54) + fins(1, base=0)
+def test_an_id_of_another_node_never_names_a_message_of_ours(kernel: ModuleType) -> None:
+    smaller, larger = fins(1, base=0), fins(1, base=8 << 54)
 
-    assert len(kernel.finish(block, BASE, held, {})) == 2
-    assert len(held) == 2
+    assert kernel.fin_sequences(smaller + larger, 7 << 54) == [-1, (1 << 54) + 1]  # beyond the last sequence
 
 
 def test_the_last_node_and_the_last_sequence_have_their_id(kernel: ModuleType) -> None:
     base, last = 1023 << 54, (1 << 54) - 1
-    held = {0: None, last: None}
 
-    assert kernel.finish(fins(0, last, base=base), base, held, {}) == []
-    assert held == {}
+    assert kernel.fin_sequences(fins(0, last, base=base), base) == [0, last]
 
 
 @pytest.mark.parametrize("base", [-1, 1 << 64])
 def test_a_base_that_no_node_has_is_refused(kernel: ModuleType, base: int) -> None:
     with pytest.raises(ValueError):
-        kernel.finish(b"", base, {}, {})
+        kernel.fin_sequences(b"", base)
 
 
 def test_a_torn_end_of_a_block_is_not_read(kernel: ModuleType) -> None:
-    held = {1: None, 2: None}
-
-    assert kernel.finish(fins(1, 2)[:41], BASE, held, {}) == []
-    assert kernel.finish(b"", BASE, held, {}) == []
-    assert kernel.finish(fins(1)[:20], BASE, {1: None}, {}) == []
-
-
-def test_finishing_asks_for_dictionaries(kernel: ModuleType) -> None:
-    with pytest.raises(TypeError):
-        kernel.finish(fins(1), BASE, None, {})
+    assert kernel.fin_sequences(fins(1, 2)[:41], BASE) == [1]
+    assert kernel.fin_sequences(b"", BASE) == []
 
 
 # --- the FINs that answer a run of messages ------------------------------------------------------------------------

@@ -137,16 +137,6 @@ def test_only_a_run_of_xadds_is_framed(kernel: ModuleType) -> None:
     assert kernel.frame_xadds(b"", BASE, NOW, b"data") == (b"", 0, 0)
 
 
-# --- XACK ----------------------------------------------------------------------------------------------------------
-
-
-def test_listed_messages_are_finished_and_the_others_named(kernel: ModuleType) -> None:
-    held, attempts = dict.fromkeys(range(5)), {1: 3, 9: 2}
-
-    assert kernel.finish_sequences([1, 7, 3, 3, 0], held, attempts) == [7, 3]
-    assert (list(held), attempts) == ([2, 4], {9: 2})
-
-
 # --- entries -------------------------------------------------------------------------------------------------------
 
 

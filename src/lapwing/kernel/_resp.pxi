@@ -248,18 +248,6 @@ cdef inline bint unsigned_at(const uint8_t *p, Py_ssize_t *at, Py_ssize_t end, u
     return True
 
 
-def finish_sequences(list sequences not None, dict in_flight not None, dict attempts not None):
-    cdef list missing = []
-    for sequence in sequences:
-        if PyDict_Contains(in_flight, sequence):
-            PyDict_DelItem(in_flight, sequence)
-            if attempts:
-                attempts.pop(sequence, None)
-        else:
-            missing.append(sequence)
-    return missing
-
-
 cdef inline bint known_id(
     const uint8_t *p, Py_ssize_t at, Py_ssize_t end, uint64_t origin, const int64_t *stamps, Py_ssize_t many,
     uint64_t *sequence

@@ -213,14 +213,13 @@ def fin_run(data, start):
         PyBuffer_Release(&view)
 
 
-def finish(block, base, dict in_flight not None, dict attempts not None):
+def fin_sequences(block, base):
     cdef Py_buffer view
     cdef const uint8_t *p
     cdef uint64_t origin, value
-    cdef Py_ssize_t at
+    cdef Py_ssize_t at = 4
     cdef int place, nibble
-    cdef bint known
-    cdef list missing = []
+    cdef list found = []
     try:
         origin = base
     except OverflowError:
@@ -228,30 +227,16 @@ def finish(block, base, dict in_flight not None, dict attempts not None):
     PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
     try:
         p = <const uint8_t *>view.buf
-        at = 4
         while view.len - at > 16:
             value = 0
-            known = True
             for place in range(16):
                 nibble = digit(p[at + place])
                 if nibble < 0:
-                    known = False
                     break
                 value = (value << 4) | <uint64_t>nibble
-            if known and value >= origin:
-                sequence = value - origin
-                if PyDict_Contains(in_flight, sequence):
-                    PyDict_DelItem(in_flight, sequence)
-                    if attempts:
-                        attempts.pop(sequence, None)
-                else:
-                    known = False
-            else:
-                known = False
-            if not known:
-                missing.append(PyBytes_FromStringAndSize(<const char *>(p + at), 16))
+            found.append(value - origin if nibble >= 0 and value >= origin else -1)
             at += FIN
-        return missing
+        return found
     finally:
         PyBuffer_Release(&view)
 

@@ -14,7 +14,7 @@ an `OverflowError`.
 from array import array
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 import google_crc32c
 
@@ -143,25 +143,16 @@ def fin_run(data: Buffer, start: int) -> int:
     return start
 
 
-def finish(block: Buffer, base: int, in_flight: dict[int, Any], attempts: dict[int, int]) -> list[bytes]:
-    """Take each message of a run of FINs out of `in_flight` (and `attempts`); the ids that were not there.
+def fin_sequences(block: Buffer, base: int) -> list[int]:
+    """Return the sequences that a run of FINs names; -1 for an id of another node, or what is no id at all.
 
-    `base` is the node's share of an id; an id of another node, or that is no id at all, is simply not there.
+    `base` is the node's share of an id.
     """
     if not 0 <= base <= _MASK:
         raise ValueError(f"base {base} is no id")
     block = flat(block)
-    missing: list[bytes] = []
-    for at in range(4, len(block) - 16, _FIN):
-        text = bytes(block[at : at + 16])
-        sequence = int(text, 16) - base if _HEX.issuperset(text) else -1
-        if sequence < 0 or sequence not in in_flight:
-            missing.append(text)
-            continue
-        del in_flight[sequence]
-        if attempts:
-            attempts.pop(sequence, None)
-    return missing
+    texts = [bytes(block[at : at + 16]) for at in range(4, len(block) - 16, _FIN)]
+    return [max(int(text, 16) - base, -1) if _HEX.issuperset(text) else -1 for text in texts]
 
 
 def take_frames(data: Buffer, start: int, stop: int, max_count: int, max_bytes: int) -> tuple[int, int]:

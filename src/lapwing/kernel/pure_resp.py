@@ -228,19 +228,6 @@ def publish_times(data: Buffer, start: int, stop: int) -> tuple["array[int]", in
     return array("q", [max(stamp, 0) // 1_000_000 for stamp in stamps]), (spans[-1][1] if spans else start)
 
 
-def finish_sequences(sequences: list[int], in_flight: dict[int, Any], attempts: dict[int, int]) -> list[int]:
-    """Take each of `sequences` out of `in_flight` (and `attempts`); return those that were not there, in order."""
-    missing: list[int] = []
-    for sequence in sequences:
-        if sequence not in in_flight:
-            missing.append(sequence)
-            continue
-        del in_flight[sequence]
-        if attempts:
-            attempts.pop(sequence, None)
-    return missing
-
-
 def known_sequences(words: list[Any], start: int, first: int, times: "array[int]") -> tuple[list[int], list[Any]]:
     """Return the sequences of the ids in words[start:], and the words that need a closer look.
 

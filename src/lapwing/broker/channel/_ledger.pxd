@@ -36,4 +36,4 @@ cdef class Ledger:
     cpdef bint remove_waiting(self, object sequence)
     cdef _drop_if_gone(self, Holder holder)
     cdef Lease _lease(self, Holder holder, object delivered, object timeout, object deadline)
-    cdef bint _knows_more(self)
+    cdef list _pull(self, Holder holder, list sequences)

@@ -17,7 +17,7 @@ from lapwing.broker.channel import delivery
 from lapwing.broker.channel.delivery_limits import limits_of, same_limits
 from lapwing.broker.channel.holds import FOREVER, Hold, Holds
 from lapwing.broker.channel.latency import Latencies
-from lapwing.broker.channel.ledger import FAILURES, FATAL, PARKED, Holder, Ledger, Reason, State
+from lapwing.broker.channel.ledger import FAILURES, FATAL, PARKED, Holder, Ledger, Reason, State, others
 from lapwing.broker.channel.side_logged import SideLogged
 from lapwing.broker.channel.subscription import Subscription, Window
 from lapwing.broker.failures import overflow
@@ -43,6 +43,7 @@ _COPIED: Final = 200  # messages that are copied to a side log before others hav
 _COPIED_BYTES: Final = 4 << 20  # the same in bytes
 _LOOKED: Final = 50_000  # messages that are looked at
 _REFUSED: Final = 1_000_000_000  # ns that a message waits at least when its dead-letter topic refuses it
+_FIN: Final = 21  # bytes of one line in a run of FINs: `FIN <id>\n`
 _QUIET: Final = 10_000_000_000  # ns between two log lines of one channel about dropped messages
 
 Skip = tuple[int, int, int | None]  # [start, stop) to skip, and when it is due if it is a deferred message, ns
@@ -73,7 +74,6 @@ class Channel:
         self.ahead = SkippedRuns()
         self.finished_ahead = Runs()  # of those that it skips, the ones that are finished
         self.saved_ahead: list[Run] = []  # what of them is in the journal
-        self.claimed_ahead: set[int] = set()  # of those that it skips, the ones that somebody has claimed or got
         self.side_logged = SideLogged(topic.store, name)
         self.latencies = Latencies(options) if options.e2e_processing_latency_percentiles else None
         self.ledger: Ledger = Ledger(
@@ -115,7 +115,7 @@ class Channel:
         ledger, latencies = self.ledger, self.latencies
         used = bool(self.subscriptions or self.dirty or self.ephemeral or ledger.named or self.dead is not None)
         pending = ledger.lowest() is not None or ledger.attempts or ledger.failures.records or ledger.failures.changed
-        skips = self.ahead.count or self.finished_ahead or self.saved_ahead or self.claimed_ahead
+        skips = self.ahead.count or self.finished_ahead or self.saved_ahead
         measured = latencies is not None and latencies.count(now=now)
         if used or pending or skips or measured or self.door_state or self.holds.keys() - {Hold.PAUSED}:
             return None
@@ -312,12 +312,21 @@ class Channel:
 
     # --- consumers answer ----------------------------------------------------------------------------------------
 
-    def finish(self, sequences: Iterable[int], *, now: int) -> list[int]:
-        """Finish messages, whoever holds them; return those that were pending."""
-        finished = self.ledger.finish(sequences, now=now)
+    def finish(self, sequences: Iterable[int], *, now: int, holder: Holder | None = None) -> list[int]:
+        """Finish messages of `holder`, or of whoever has them; return those that were pending."""
+        finished = self.ledger.finish(sequences, now=now, holder=holder)
         self.note_ahead(finished)
-        self.changed()
+        if self.subscriptions or self.sheds:
+            self.changed()
+        else:
+            self.journal_later()  # nobody waits for the room that this makes
         return finished
+
+    def finish_run(self, block: bytes, holder: Holder, *, now: int) -> list[bytes]:
+        """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
+        sequences = kernel.fin_sequences(block, self.topic.id_base)
+        missing = others(sequences, self.finish(sequences, now=now, holder=holder))
+        return [block[_FIN * place + 4 : _FIN * place + 20] for place in missing]
 
     def finish_given_up(self, sequences: Iterable[int], *, now: int) -> None:
         """Finish messages that were given up: their copies are written, or nobody wants them."""
@@ -333,39 +342,15 @@ class Channel:
 
     def note_ahead(self, finished: Sequence[int]) -> None:
         """Have messages that are finished, and that the cursor skips, skipped after a restart too."""
-        if self.ahead.count and (ahead := [sequence for sequence in finished if sequence >= self.cursor]):
-            self.finished_ahead.add(runs_of(ahead))
-            self.claimed_ahead.difference_update(ahead)
+        if self.ahead.count:
+            cursor, ahead = self.cursor, self.ahead
+            self.finished_ahead.add(runs_of(each for each in finished if each >= cursor and each in ahead))
 
     def finish_ahead(self, runs: Sequence[Run]) -> None:
         """Finish messages that wait for their first delivery; the cursor skips them, after a restart too."""
         self.ahead.merge(runs)
         self.finished_ahead.add(runs)
         self.changed()
-
-    def finish_count(self, sequences: list[int], *, now: int) -> int:
-        """Finish messages, whoever holds them; return how many were pending."""
-        count = self.ledger.finish_count(sequences, now=now)
-        if self.claimed_ahead:
-            self._note_claimed()
-        if self.subscriptions or self.sheds:
-            self.changed()
-        else:
-            self.journal_later()  # nobody waits for the room that this makes
-        return count
-
-    def _note_claimed(self) -> None:
-        """Note which of the messages that somebody has got ahead of the cursor are finished."""
-        self.claimed_ahead = {sequence for sequence in self.claimed_ahead if sequence >= self.cursor}
-        self.note_ahead([sequence for sequence in self.claimed_ahead if sequence not in self.ledger])
-
-    def finish_run(self, block: bytes, holder: Holder, *, now: int) -> list[bytes]:
-        """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
-        missing = self.ledger.finish_run(block, self.topic.id_base, holder, now=now)
-        if self.claimed_ahead:
-            self._note_claimed()
-        self.changed()
-        return missing
 
     def requeue(
         self,
@@ -378,18 +363,25 @@ class Channel:
         error: str = "",
     ) -> None:
         """Take a message back from its holder, ready at once or after `delay`. Raises `NotOwner`, `NotInFlight`."""
-        self.ledger.take(sequence, holder)
-        holder.requeued_count += 1
-        self.requeue_count += 1
-        self.give_back([sequence], reason, delay=delay, now=now, consumer=holder.name, error=error)
+        self.ledger.check(sequence, holder)
+        self.requeue_run([sequence], holder, delay=delay, now=now, reason=reason, error=error)
 
-    def requeue_run(self, sequences: Sequence[int], holder: Holder, *, delay: int, now: int) -> list[int]:
+    def requeue_run(
+        self,
+        sequences: Sequence[int],
+        holder: Holder,
+        *,
+        delay: int,
+        now: int,
+        reason: Reason = Reason.REQUEUED,
+        error: str = "",
+    ) -> list[int]:
         """Take messages back as `requeue` does, as far as `holder` holds them; return the places of the others."""
         taken, missing = self.ledger.take_run(sequences, holder)
         holder.requeued_count += len(taken)
         self.requeue_count += len(taken)
         if taken:
-            self.give_back(taken, Reason.REQUEUED, delay=delay, now=now, consumer=holder.name)
+            self.give_back(taken, reason, delay=delay, now=now, consumer=holder.name, error=error)
         return missing
 
     def reject(self, sequence: int, holder: Holder, *, now: int, error: str = "") -> None:
@@ -417,8 +409,6 @@ class Channel:
         claimed = self.ledger.claim(
             sequences, to, now=now, min_idle=min_idle, timeout=timeout, delivered=delivered, counted=counted
         )
-        if self.ahead.count:
-            self.claimed_ahead.update(sequence for sequence in claimed if sequence >= self.cursor)
         self.schedule(self.ledger.soonest)
         self.changed()
         return claimed
@@ -711,7 +701,6 @@ class Channel:
         self.ledger.clear(keep=keep)
         self.ahead.clear()
         self.finished_ahead.clear()
-        self.claimed_ahead.clear()
         self.reader.seek(self.topic.fanned_out)
         self.quiet_until = 0
         self.changed()
@@ -760,8 +749,8 @@ class Channel:
             ledger, copied = self.ledger, self.side_logged.sequences
             for ready in [ready for ready in ledger.ready if ready >= sequence and ready not in copied]:
                 ledger.ready.remove(ready)
-            self.claimed_ahead = {each for each in copied if each >= sequence and self._differs(each)}
-            waiting = [*ledger.deferred.sequences(), *ledger.alone, *ledger.ready, *self.claimed_ahead]
+            differing = [each for each in copied if each >= sequence and self._differs(each)]
+            waiting = [*ledger.deferred.sequences(), *ledger.alone, *ledger.ready, *differing]
             skipped = runs_of(each for each in waiting if sequence <= each < before)
             self.ahead.merge(union(skipped, self.topic.emptied.since(sequence)))
         self.reader.seek(sequence)

@@ -330,8 +330,6 @@ def _redeliver_run(channel: Channel, subscription: Subscription, count: int, now
     run = run[:taken]
     for sequence in run:
         ready.remove(sequence)
-    if run[-1] >= channel.cursor:
-        channel.claimed_ahead.update(run)
     holder = subscription.holder
     ledger.deliver(range(run[0], run[-1] + 1), holder, timeout=subscription.timeout, now=now)
     holder.delivered_count += taken
@@ -369,8 +367,6 @@ def _redeliver(channel: Channel, sequence: int, subscription: Subscription, now:
         channel.expire([sequence], now=now, fresh=False)
         return 0
     attempts = ledger.attempts[sequence] = min(ledger.attempts.get(sequence, 1) + 1, FATAL)
-    if sequence >= channel.cursor:
-        channel.claimed_ahead.add(sequence)
     run = range(sequence, sequence + 1)
     ledger.deliver(run, holder, timeout=subscription.timeout, now=now)
     if channel.latencies is not None:

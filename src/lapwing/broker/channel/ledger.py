@@ -24,7 +24,6 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from lapwing import kernel
 from lapwing.broker.channel.deferred import Deferred
 from lapwing.broker.failures.failures import Failures
 from lapwing.errors import NotInFlight, NotOwner
@@ -40,7 +39,6 @@ MOVER: Final = "dead letters"  # the name of the mover
 PARKED: Final = "\N{EMPTY SET} given back"  # the named holder of messages that wait for a claim; no client can name it
 FATAL: Final = 2**63 - 1  # deliveries of a parked message that nobody is to get without a claim; no more are counted
 NO_FAILURES: Final = Failures(journaled=False)  # of channels in which none was ever counted
-_FIN: Final = 21  # bytes of one line in a run of FINs: `FIN <id>\n`
 
 
 class State(Enum):
@@ -352,7 +350,7 @@ class Ledger:
     def drop_holder(self, name: str, *, now: int) -> list[int]:
         """Remove a named holder, and finish everything it holds; return these messages."""
         holder = self.named.pop(name)
-        finished = self.finish(list(holder.in_flight), now=now)
+        finished = self.finish(holder.in_flight, now=now, holder=holder)
         holder.named = False
         self._drop_if_gone(holder)
         return finished
@@ -477,69 +475,32 @@ class Ledger:
 
     # --- finished ----------------------------------------------------------------------------------------------
 
-    def finish(self, sequences: Iterable[int], *, now: int) -> list[int]:
-        """Finish messages, whoever holds them; return those that were here, in no order."""
-        wanted = set(sequences)
+    def finish(self, sequences: Iterable[int], *, now: int, holder: Holder | None = None) -> list[int]:
+        """Finish messages of `holder`, or of whoever has them; return those that were here, once each.
+
+        With a holder they are in the order given.
+        """
+        left = list(sequences)
         finished: list[int] = []
-        for holder in list(self.holders):
-            held = holder.in_flight
-            mine = held.keys() & wanted
-            for sequence in mine:
-                del held[sequence]
-            holder.finished_count += len(mine)
-            finished += mine
-            self._drop_if_gone(holder)
-        finished += [sequence for sequence in wanted.difference(finished) if self.remove_waiting(sequence)]
-        for sequence in finished:
-            self.attempts.pop(sequence, None)
+        for each in [*self.holders] if holder is None else [holder]:
+            mine = self._pull(each, left)
+            if mine:
+                each.finished_count += len(mine)
+                finished += mine
+                left = [] if len(mine) == len(left) else [*set(left).difference(mine)]
+                self._drop_if_gone(each)
+        if holder is None:
+            finished += [sequence for sequence in left if self.remove_waiting(sequence)]
+        if self.attempts:
+            for sequence in finished:
+                self.attempts.pop(sequence, None)
         self._finished(finished, now)
         return finished
 
-    def finish_count(self, sequences: list[int], *, now: int) -> int:
-        """Finish messages, whoever holds them; return how many were here.
-
-        The same as `finish`, in one call of the kernel for each holder that has any of them.
-        """
-        if self._knows_more():
-            return len(self.finish(sequences, now=now))
-        left = sequences
-        for holder in list(self.holders):
-            held = holder.in_flight
-            if held and left:
-                before = len(held)
-                left = kernel.finish_sequences(left, held, self.attempts)
-                holder.finished_count += before - len(held)
-                self._drop_if_gone(holder)
-        return len(sequences) - len(left) + (len(self.finish(left, now=now)) if left else 0)
-
-    def finish_run(self, block: bytes, base: int, holder: Holder, *, now: int) -> list[bytes]:
-        """Finish the messages that a run of FINs names, as far as `holder` holds them; return the other ids.
-
-        The same as `finish`, but for one holder and in one call of the kernel. The ids count from `base`.
-        """
+    def _pull(self, holder: Holder, sequences: list[int]) -> list[int]:
+        """Take messages out of what a holder has in flight; return those that it had."""
         held = holder.in_flight
-        before = len(held)
-        noted: list[int] = self._noted(block, base, held) if self._knows_more() else []
-        missing = kernel.finish(block, base, held, self.attempts)
-        holder.finished_count += before - len(held)
-        if noted:
-            self._finished([sequence for sequence in noted if sequence not in held], now)
-        return missing
-
-    def _knows_more(self) -> bool:
-        """Return whether more is known of some messages than where they are, so that finishing drops that too."""
-        return bool(self._failed) or bool(self._stamps) or bool(self.side_logged.sequences)
-
-    def _noted(self, block: bytes, base: int, held: Mapping[int, object]) -> list[int]:
-        """Return the messages in flight that a run of FINs may name and that more is known of than their lease."""
-        failed, stamps, copied = self._failed, self._stamps, self.side_logged.sequences
-        named: Iterable[int] = held
-        if len(block) // _FIN < min(len(held), len(failed) + len(stamps) + len(copied)):
-            named = {_number(block[at : at + 16]) - base for at in range(4, len(block), _FIN)}
-        known = [each for each in named if each in held] if named is not held else list(held)
-        if not stamps and not copied:
-            return [each for each in known if each in failed]
-        return [each for each in known if each in failed or each in stamps or each in copied]
+        return [sequence for sequence in sequences if held.pop(sequence, None) is not None] if held else []
 
     def remove_waiting(self, sequence: int) -> bool:
         """Remove a message that waits to be delivered again; return whether it did."""
@@ -612,15 +573,8 @@ class Ledger:
 
     def take_run(self, sequences: Sequence[int], holder: Holder) -> tuple[list[int], list[int]]:
         """Take messages from `holder`; return those it held, and the places in `sequences` of the others."""
-        held = holder.in_flight
-        taken: list[int] = []
-        missing: list[int] = []
-        for place, sequence in enumerate(sequences):
-            if held.pop(sequence, None) is None:
-                missing.append(place)
-            else:
-                taken.append(sequence)
-        return taken, missing
+        taken = self._pull(holder, list(sequences))
+        return taken, others(sequences, taken)
 
     def take_pending(self, sequences: Iterable[int]) -> list[int]:
         """Take messages from wherever they are; return them. What was given up is so no longer.
@@ -773,8 +727,16 @@ class Ledger:
             self._latencies.stamps.pop(sequence, None)
 
 
-def _number(message_id: bytes) -> int:
-    try:
-        return int(message_id, 16)
-    except ValueError:
-        return -1
+def others(sequences: Sequence[int], done: list[int]) -> list[int]:
+    """Return the places in `sequences` of those that are not `done`, which has the same order."""
+    if len(done) == len(sequences):
+        return []
+    rest = iter(done)
+    following = next(rest, None)
+    places: list[int] = []
+    for place, sequence in enumerate(sequences):
+        if sequence == following:
+            following = next(rest, None)
+        else:
+            places.append(place)
+    return places

@@ -174,7 +174,7 @@ class Group:
         if attempts or deferred:  # with 0 deliveries and no holder, a message waits and was never delivered
             deliveries = self.ledger.deliveries
             sequences = [each for each in sequences if deliveries(each) or holder_of(each) is not None]
-        return self.channel.finish_count(sequences, now=now)
+        return len(self.channel.finish(sequences, now=now))
 
     def acknowledge_request(self, request: bytes, head: bytes, *, now: int) -> int | None:
         """Finish the entries that an XACK names whose first three words are `head`; return how many were pending.
