@@ -145,7 +145,7 @@ def resp(data: bytes) -> None:
     parser = RequestParser(RequestLimits(max_request=65536, max_entry=4096))
     try:
         parser.receive(data)
-        for request in parser.requests():
+        for request in iter(parser.next_request, None):
             if type(request) is XaddRun:
                 kernel.frame_xadds(request.block, 1, 1, b"data")
                 split_run(request)
@@ -157,10 +157,9 @@ def resp(data: bytes) -> None:
 
 def _parse_words(words: list[bytes]) -> None:
     try:
-        spec = resp_commands.find(words)
-        resp_commands.keys_of(spec, words)
+        resp_commands.keys_of(resp_commands.find(words), words)
         parse = _PARSERS.get(words[0].lower())
-        if parse is not None and spec.takes(len(words)):
+        if parse is not None:
             parse(words)
     except ErrorReply:
         return
@@ -374,6 +373,7 @@ class _Owner:
     def __init__(self, fd: int, receiver: Any, finishes: Any) -> None:
         self.fd, self.receiver, self.finishes = fd, receiver, finishes
         self.timer = self.peer = self
+        self.repeated = None
         self.published: dict[str, int] = {}
 
     def write(self, data: bytes) -> None:
@@ -425,7 +425,7 @@ class _Receiver:
             self._round, max_count=1000, max_size=LIMITS.max_message, max_body=LIMITS.max_body,
             max_defer=LIMITS.max_req_timeout, rows=Rows, waits=False,
         )  # fmt: skip
-        self._redis = RedisIntake(self._round, 1 << 20, lambda error: b"-ERR\r\n")
+        self._redis = RedisIntake(self._round, 1 << 20, lambda error: b"-ERR\r\n", False)
         self._redis.open(b"t", topic, inlet)
         self._finishes = Finishes()
         self._pairs = [self._pair(number) for number in range(4)]

@@ -9,7 +9,7 @@ import pytest
 from doors import options, quiet
 
 import lapwing.net.server.conversation
-import lapwing.nsqd.doors.nsq
+import lapwing.nsqd.doors.connection
 from lapwing.net.event_loop import new_event_loop
 from lapwing.nsqd.daemon import Daemon
 
@@ -33,11 +33,11 @@ def test_what_a_client_took_is_free_again_as_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_collector: None
 ) -> None:
     made, gone = asyncio.Event(), asyncio.Event()
-    for protocol in (lapwing.nsqd.doors.nsq.Connection, lapwing.net.server.conversation.HttpConnection):
+    for protocol in (lapwing.nsqd.doors.connection.Connection, lapwing.net.server.conversation.HttpConnection):
         make = protocol.__init__
 
-        def noted(connection: Any, about: Any, make: Any = make) -> None:
-            make(connection, about)
+        def noted(connection: Any, *about: Any, make: Any = make) -> None:
+            make(connection, *about)
             made.set()
             weakref.finalize(connection, gone.set)
 

@@ -153,7 +153,7 @@ async def test_a_client_that_never_pauses_gets_each_ok_when_its_own_sync_is_done
     assert await client.frame() == b"OK"
     await until(lambda: syncs.begun == 2)
     for connection in slow.daemon._connections:
-        connection.send_heartbeat()
+        connection.protocol.send_heartbeat()
     assert await client.frame() == b"_heartbeat_"  # and not the OK of what is not synced
     syncs.allow()
     assert [await client.frame() for _ in range(2)] == [b"OK", b"OK"]
@@ -177,7 +177,7 @@ async def test_a_client_far_ahead_of_the_disk_is_not_read_until_it_is_answered(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = slow.syncs
-    monkeypatch.setattr("lapwing.nsqd.doors.stream.MOST_WAITING", 3)
+    monkeypatch.setattr("lapwing.nsqd.doors.connection.MAX_WAITING", 3)
     client = await slow.client(3 * PUB)
     await until(lambda: syncs.begun == 1)
     (connection,) = slow.daemon._connections
@@ -217,7 +217,7 @@ async def test_a_consumer_is_answered_when_its_new_channel_is_synced(slow: Slow)
     client = await slow.client(b"SUB t c\nRDY 5\n")
     await until(lambda: syncs.begun == 2)
     for connection in slow.daemon._connections:
-        connection.send_heartbeat()
+        connection.protocol.send_heartbeat()
 
     assert await client.frame() == b"_heartbeat_"  # and neither the OK nor the message
     syncs.allow()

@@ -6,7 +6,8 @@ from unittest.mock import Mock
 
 from doors import Node, quiet
 
-from lapwing.nsqd.doors.redis import RedisConnection, RedisDoor
+from lapwing.nsqd.doors.connection import Connection
+from lapwing.nsqd.doors.redis import RedisDoor
 
 LONG = 8_000  # words
 
@@ -15,7 +16,7 @@ def encode(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
 
 
-def connected(door: RedisDoor, name: str, wrote: list[str]) -> RedisConnection:
+def connected(door: RedisDoor, name: str, wrote: list[str]) -> Connection:
     """A client whose name is noted when something is sent to it."""
     client = door.connect()
     transport = Mock(write=lambda data: wrote.append(name), get_extra_info=lambda name, default=None: ("127.0.0.1", 1))

@@ -84,7 +84,7 @@ class Doors:
         assert inlet is not None
         most = {"max_count": 10, "max_size": 100, "max_body": 1000, "max_defer": 0}
         self.nsq = NsqIntake(self.round, **most, rows=Rows, waits=False)
-        self.redis = RedisIntake(self.round, 100, lambda error: b"-ERR\r\n")
+        self.redis = RedisIntake(self.round, 100, lambda error: b"-ERR\r\n", False)
         self.redis.open(b"t", type("Stream", (), {"newest": 0})(), inlet)
         self.sockets = polled.SocketSet()
         self._owners: list[Owner] = []
@@ -225,6 +225,7 @@ async def test_a_connection_that_cannot_wait_for_a_sync_ends_alone() -> None:
 
         def __init__(self, *, fails: bool = False) -> None:
             self.fails, self.waits, self.aborted = fails, 0, False
+            self.protocol = self
 
         def get_protocol(self) -> "Transport":
             return self

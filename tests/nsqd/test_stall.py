@@ -106,7 +106,8 @@ def test_commands_are_read_before_message_timeouts_are_enforced() -> None:
 def test_commands_are_read_before_a_silent_client_is_given_up() -> None:
     async def attempt() -> None:
         events, clock = Events(), Clock()
-        client = SimpleNamespace(waits_for_broker=False, on_silence=lambda: events.happen("given up"))
+        protocol = SimpleNamespace(on_silence=lambda: events.happen("given up"))
+        client = SimpleNamespace(waits_for_broker=False, protocol=protocol)
         timer = ClientTimer(clock, cast(Any, client))
         timer.last_command = clock.now()
         timer.allow_silence(50 * MS)
@@ -120,7 +121,8 @@ def test_commands_are_read_before_a_silent_client_is_given_up() -> None:
 def test_a_client_that_has_sent_something_meanwhile_is_kept() -> None:
     async def attempt() -> None:
         events, clock = Events(), Clock()
-        client = SimpleNamespace(waits_for_broker=False, on_silence=lambda: events.happen("given up"))
+        protocol = SimpleNamespace(on_silence=lambda: events.happen("given up"))
+        client = SimpleNamespace(waits_for_broker=False, protocol=protocol)
         timer = ClientTimer(clock, cast(Any, client))
         timer.last_command = clock.now()
         timer.allow_silence(100 * MS)

@@ -37,33 +37,28 @@ class RedisClient:
     def send(self, *commands: str | list[bytes]) -> "RedisClient":
         """Send commands in one write, and end the turn."""
         data = b"".join(encode(each) for each in commands)
-        if not self._alone(data):
+        if not self._repeated(data):
             self.parser.receive(data)
             self.pump()
         self.stage.commit()
         return self
 
-    def _alone(self, data: bytes) -> bool:
-        """Carry out a frequent command that comes alone, as the door does."""
+    def _repeated(self, data: bytes) -> bool:
+        """Carry out a request that is like an earlier one, as the intake does."""
         session = self.session
-        if not session.plain or session.replies.slots or self.parser.buffered:
+        repeated = session.peer.repeated
+        if repeated is None or not session.plain or session.replies.slots or self.parser.buffered:
             return False
-        if session.carry_out_again(data, now=self.stage.now):
-            return True
-        words = self.parser.alone(data)
-        if not words or not session.carry_out_alone(words, now=self.stage.now):
-            return False
-        session.note_request(data, words)
-        return True
+        reply = repeated.answer(data, self.stage.now)
+        if reply is not None:
+            session.replies.add(reply)
+        return reply is not None
 
     def pump(self) -> None:
         """Carry out what has come, as far as no command waits."""
         try:
-            if not self.session.busy:
-                for request in self.parser.requests():
-                    self.session.handle(request, now=self.stage.now)
-                    if self.session.busy:
-                        break
+            while not self.session.busy and (request := self.parser.next_request()) is not None:
+                self.session.handle(request, now=self.stage.now)
         except ProtocolError as error:
             self.session.refuse(error)
 

@@ -5,6 +5,7 @@ from redis_stage import RedisClient, RedisError, RedisStage
 
 from lapwing.broker.channel.holds import Hold
 from lapwing.sessions.redis.session import RedisSession
+from lapwing.wire.resp.requests import Request
 
 READ = "XREADGROUP GROUP g c COUNT 2 STREAMS s >"
 
@@ -13,13 +14,14 @@ READ = "XREADGROUP GROUP g c COUNT 2 STREAMS s >"
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The names of the frequent commands that were parsed."""
     names: list[bytes] = []
-    plain = RedisSession.carry_out_alone
+    parsed = RedisSession.handle
 
-    def noting(self: RedisSession, words: list[bytes], *, now: int) -> bool:
-        names.append(words[0])
-        return plain(self, words, now=now)
+    def noting(self: RedisSession, request: Request, *, now: int) -> None:
+        if isinstance(request, list):
+            names.append(request[0])
+        parsed(self, request, now=now)
 
-    monkeypatch.setattr(RedisSession, "carry_out_alone", noting)
+    monkeypatch.setattr(RedisSession, "handle", noting)
     return names
 
 

@@ -183,18 +183,6 @@ def test_a_key_that_fits_no_topic_is_refused_with_the_reason(key: str) -> None:
     assert client.ask(f"EXISTS {key}") == 0
 
 
-@pytest.mark.parametrize(
-    "words", [[b"PING"], [b"XACK", b"s", b"g"], [b"XADD", b"new", b"*", b"f", b"v"]], ids=["other", "short", "creates"]
-)
-def test_only_frequent_commands_that_create_nothing_are_carried_out_alone(words: list[bytes]) -> None:
-    stage = RedisStage()
-    client = stage.redis()
-
-    assert not client.session.carry_out_alone(words, now=stage.now)
-    assert client.replies() == []
-    assert stage.context.counts.commands == 0
-
-
 def test_an_acknowledged_entry_makes_room_for_a_consumer_of_nsq() -> None:
     stage = RedisStage()
     client = stage.redis()

@@ -34,7 +34,7 @@ def hear(pieces: list[bytes], parser: RequestParser | None = None) -> Heard:
     try:
         for piece in pieces:
             parser.receive(piece)
-            for each in parser.requests():
+            for each in iter(parser.next_request, None):
                 if isinstance(each, XaddRun):
                     heard.requests.extend(split_run(each.block))
                 else:
@@ -195,38 +195,20 @@ def test_xadds_to_one_key_come_as_one_run():
     adds = [request(b"XADD", b"k", b"*", b"f", b"%d" % number) for number in range(5)]
     parser.receive(b"".join(adds) + request(b"XADD", b"other", b"*", b"f", b"v") + NEXT)
 
-    assert list(parser.requests()) == [
+    assert list(iter(parser.next_request, None)) == [
         XaddRun(b"k", 5, b"".join(adds)),
         XaddRun(b"other", 1, request(b"XADD", b"other", b"*", b"f", b"v")),
         [b"PING"],
     ]
 
 
-@pytest.mark.parametrize("words", WORDS, ids=lambda words: b"-".join(words[:3])[:20].decode())
-def test_a_request_that_comes_alone_is_heard_without_being_kept(words):
-    parser = RequestParser(LIMITS)
-    data = request(*words)
-
-    assert parser.alone(data) == words
-    assert [parser.alone(data[:end]) for end in range(len(data))] == [[]] * len(data)
-    assert parser.alone(data + NEXT) == []
-    assert parser.buffered == 0
-
-
-def test_a_request_beyond_the_limit_never_counts_as_alone():
-    parser = RequestParser(LIMITS)
-
-    assert parser.alone(request(b"ECHO", b"x" * 2000)) == []
-    assert parser.alone(request(b"XACK", *[b"1"] * 100)) == []
-
-
 def test_a_caller_may_leave_and_come_back():
     parser = RequestParser(LIMITS)
     parser.receive(NEXT + request(b"ECHO", b"x") + NEXT[:5])
-    first = next(parser.requests())
+    first = parser.next_request()
     parser.receive(NEXT[5:])
 
-    assert [first, *parser.requests()] == [[b"PING"], [b"ECHO", b"x"], [b"PING"]]
+    assert [first, *iter(parser.next_request, None)] == [[b"PING"], [b"ECHO", b"x"], [b"PING"]]
 
 
 # --- anything at all -----------------------------------------------------------------------------------------------

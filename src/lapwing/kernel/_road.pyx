@@ -545,24 +545,26 @@ cdef class StreamInlet:
 
 
 cdef class RedisIntake(Receiver):
-    """Takes plain XADDs to streams that are there, of connections that speak RESP.
+    """Takes plain XADDs to streams that are there, and requests like earlier ones, of connections that speak RESP.
 
-    A connection has an attribute `direct`, whether it may be answered at once, and `peer`, which notes its last command.
-    `refusal` makes the reply to an XADD of an error.
+    A connection has an attribute `direct`, whether it may be answered at once, and `peer`, which notes its last command
+    and may have `repeated`, to answer requests that are like earlier ones. `refusal` makes the reply to an XADD of an
+    error; `work` is true while something is to be done at the end of the turn.
     """
 
     cdef Round _round
     cdef readonly dict streams  # by key
     cdef public int64_t commands  # that were taken
     cdef int64_t _most_entry
-    cdef object _refusal
+    cdef object _refusal, _work
     cdef list _notes
+    cdef list _replies  # connections, each followed by its reply
     cdef uint8_t *_frames
     cdef Py_ssize_t _room
 
-    def __cinit__(self, Round round_, int64_t max_entry, refusal):
-        self._round, self._most_entry, self._refusal = round_, max_entry, refusal
-        self.streams, self._notes = {}, []
+    def __cinit__(self, Round round_, int64_t max_entry, refusal, work):
+        self._round, self._most_entry, self._refusal, self._work = round_, max_entry, refusal, work
+        self.streams, self._notes, self._replies = {}, [], []
         self._frames, self._room = NULL, 0
 
     def __dealloc__(self):
@@ -585,6 +587,8 @@ cdef class RedisIntake(Receiver):
             begin = at
             count = count_xadds(p, &at, size, self._most_entry, &key)
             if not count:
+                if not begin and self.repeat(owner, data, size):
+                    return size
                 break
             known = PyDict_GetItem(self.streams, PyBytes_FromStringAndSize(<const char *>p + key.begin, key.end - key.begin))
             if known == NULL:
@@ -598,6 +602,18 @@ cdef class RedisIntake(Receiver):
                 return begin
             self.put(owner, stream, p, begin, at, count)
         return at
+
+    cdef bint repeat(self, owner, const char *data, Py_ssize_t size) except -1:
+        """Have a request answered that is like an earlier one; return whether it was."""
+        repeated = owner.peer.repeated
+        if repeated is None:
+            return False
+        reply = repeated.answer(PyBytes_FromStringAndSize(data, size), steady() + self._round._offset)
+        if reply is None:
+            return False
+        self.commands += 1
+        self._replies += (owner, reply)
+        return True
 
     cdef int put(
         self, owner, StreamInlet stream, const uint8_t *p, Py_ssize_t at, Py_ssize_t end, int64_t count
@@ -632,12 +648,14 @@ cdef class RedisIntake(Receiver):
         return 0
 
     cdef list finish(self):
-        cdef list answers = [], notes = self._notes, replies = []
+        cdef list answers = self._replies, notes = self._notes, replies = []
+        cdef bint answered = bool(answers)
         cdef int64_t milliseconds, first, count, number
         cdef Inlet inlet
         cdef bint failed = False
         cdef uint8_t reply[ID_REPLY]
         cdef uint8_t *end
+        self._replies = []
         if notes:
             self._notes = []
         self._round.write()
@@ -664,5 +682,5 @@ cdef class RedisIntake(Receiver):
                     answers += (owner, error)
             if replies:
                 answers += (current, replies[0] if len(replies) == 1 else b"".join(replies))
-        self.stays = self._round.quiet()
+        self.stays = self._round.quiet() and not (answered and self._work)
         return answers

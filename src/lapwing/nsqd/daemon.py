@@ -10,6 +10,7 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,9 +32,9 @@ from lapwing.net.sockets.listen import CannotListen, Listener, bind
 from lapwing.net.sockets.tls import server_context
 from lapwing.nsqd.catalog_writer import CatalogWriter
 from lapwing.nsqd.clock import Clock
+from lapwing.nsqd.doors.connection import Connection
 from lapwing.nsqd.doors.context import ListenerContext
-from lapwing.nsqd.doors.nsq import Connection
-from lapwing.nsqd.doors.stream import Stream
+from lapwing.nsqd.doors.nsq import NsqProtocol
 from lapwing.nsqd.http.errors import refusal
 from lapwing.nsqd.stats.memory_guard import CHECK_SECONDS, NEVER, MemoryGuard
 from lapwing.nsqd.sync import Syncer
@@ -75,8 +76,8 @@ class Daemon:
         self._servers: list[HttpServer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping: list[Callable[[], Awaitable[None]]] = []
-        self._connections: set[Stream] = set()
-        self._redis_connections: set[Stream] = set()
+        self._connections: set[Connection] = set()
+        self._redis_connections: set[Connection] = set()
         self._polled: polled.PolledConnections | None = None
         self._intakes: Intakes | None = None
 
@@ -210,7 +211,7 @@ class Daemon:
         if self.https is not None:
             await self._serve_http(self.https, table, tls)
         assert self.tcp is not None
-        await self._serve_plain(self.tcp, lambda: Connection(door))
+        await self._serve_plain(self.tcp, lambda: Connection(door, partial(NsqProtocol, door)))
         if self.redis is not None or self.redis_tls is not None:
             await self._serve_redis(auth, tls)
         self._every(options.checkpoint_interval / 1e9, self._checkpoint)

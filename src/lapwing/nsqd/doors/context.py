@@ -15,8 +15,8 @@ from lapwing.wire.nsq.limits import Limits
 
 if TYPE_CHECKING:
     from lapwing.nsqd.doors.auth import Authenticator
+    from lapwing.nsqd.doors.connection import Connection
     from lapwing.nsqd.doors.intakes import Intakes
-    from lapwing.nsqd.doors.stream import Stream
     from lapwing.nsqd.lookupd.peer import Peers
 
 
@@ -32,7 +32,7 @@ class ListenerContext:
     log: Log
     tls: ssl.SSLContext | None
     auth: Authenticator | None
-    connections: set[Stream]  # of all doors
+    connections: set[Connection]  # of all doors
     announcer: Peers | None = None
     intakes: Intakes | None = None  # where connections are in an epoll set
 

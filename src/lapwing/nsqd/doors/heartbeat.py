@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from lapwing.nsqd.clock import LATE, Clock
 
 if TYPE_CHECKING:
-    from lapwing.nsqd.doors.stream import Stream
+    from lapwing.nsqd.doors.connection import Connection
 
 _READ_FIRST: Final = 0.001  # seconds: long enough for the loop to look at its sockets once
 _SECOND: Final = 1_000_000_000
@@ -26,7 +26,7 @@ class ClientTimer:
         "_client", "_clock", "_interval", "_next_heartbeat", "_silence", "_timer", "_unread", "last_command", "started",
     )  # fmt: skip
 
-    def __init__(self, clock: Clock, client: Stream) -> None:
+    def __init__(self, clock: Clock, client: Connection) -> None:
         self.last_command = 0  # time of the last whole command, ns
         self.started = False  # whether the interval of heartbeats is known
         self._clock = clock
@@ -98,13 +98,13 @@ class ClientTimer:
         if self._client.waits_for_broker:
             self.last_command = now
         if self._silence and now >= self.last_command + self._silence:
-            self._client.on_silence()
+            self._client.protocol.on_silence()
             return
         if self._interval and now >= self._next_heartbeat:
             self._next_heartbeat += self._interval
             if self._next_heartbeat <= now:
                 self._next_heartbeat = now + self._interval
-            self._client.send_heartbeat()
+            self._client.protocol.send_heartbeat()
         self._wait(now)
 
     # --- a client that reads nothing ---------------------------------------------------------------------------

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from lapwing.broker.channel.channel import Channel
     from lapwing.broker.settings.options import Options
     from lapwing.net.sockets.polled import PolledTransport
-    from lapwing.nsqd.doors.nsq import Connection
+    from lapwing.nsqd.doors.connection import Connection
+    from lapwing.nsqd.doors.nsq import NsqProtocol
     from lapwing.nsqd.turn import Turn
     from lapwing.wire.nsq.limits import Limits
 
@@ -70,20 +71,20 @@ class Intakes:
         transport: PolledTransport
         for transport, topic, word, messages, commands, first in nsq.waiting():
             try:
-                slot = _connection(transport).await_sync(topic, word, messages, commands)
+                slot = _protocol(transport).await_sync(topic, word, messages, commands)
                 broker.work.sync(topic, [(slot, first)])
             except Exception as error:
                 _end(transport, error)
         for transport, word, refusal in nsq.failures():
             try:
                 expected = refusal if isinstance(refusal, LapwingError) else _unexpected(refusal)
-                _connection(transport).publish_failed(word, expected)
+                _protocol(transport).publish_failed(word, expected)
             except Exception as error:
                 _end(transport, error)
         for finishes in nsq.ran():
             for block, transport in zip(*finishes.take(), strict=True):
                 try:
-                    _connection(transport).finished(block, self._begun)
+                    _protocol(transport).finished(block, self._begun)
                 except Exception as error:
                     _end(transport, error)
 
@@ -95,8 +96,9 @@ def _end(transport: PolledTransport, error: Exception) -> None:
     transport.abort()
 
 
-def _connection(transport: PolledTransport) -> Connection:
-    return cast("Connection", transport.get_protocol())
+def _protocol(transport: PolledTransport) -> NsqProtocol:
+    """Return the protocol of a client that an intake has taken something of."""
+    return cast("Connection", transport.get_protocol()).protocol  # type: ignore[return-value]  # they speak NSQ's
 
 
 def _longest_defer(options: Options, limits: Limits) -> int:

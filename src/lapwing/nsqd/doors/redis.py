@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import Iterator
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from lapwing.broker.broker import Broker
 from lapwing.errors import HangUp, LapwingError, LogError, ProtocolError
 from lapwing.net.logs import Log
 from lapwing.net.sockets.listen import join
-from lapwing.net.sockets.polled import PolledTransport
 from lapwing.net.sockets.tls import common_name
-from lapwing.nsqd.doors.stream import MOST_WAITING, NEW_TOPIC, Stream
+from lapwing.nsqd.doors.connection import NEW_TOPIC, ClientProtocol, Connection
 from lapwing.nsqd.stats import memory
 from lapwing.nsqd.turn import Turn
 from lapwing.records import dataclass
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
     from lapwing.nsqd.lookupd.peer import Peers
     from lapwing.sessions.redis.stream import Stream as RedisStream
 
-_MOST_BUFFERED: Final = 1 << 20  # bytes that a client may send ahead while a command waits
+_MAX_AHEAD: Final = 1 << 20  # bytes that a client may send ahead while a command waits
 _OVERHEAD: Final = 64 * 1024  # bytes of a request beside its entry
-_MOST_STREAMS: Final = 10_000  # that XADDs are taken for where they are received
-_MANY_WORDS: Final = 200  # of a request that may have to wait for the next turn
+_MAX_STREAMS: Final = 10_000  # that XADDs are taken for where they are received
+_LONG: Final = 200  # words of a request that may have to wait for the next turn
 _WORDS_A_TURN: Final = 10_000  # of such requests of all clients; a single one may have more
 _MAX_CLIENTS: Final = "max number of clients reached"
 
@@ -52,7 +51,7 @@ class RedisDoor:
     announcer: Peers | None = None
     port: int = 0
     started: int = 0  # ns
-    connections: set[Stream] = field(default_factory=set)
+    connections: set[Connection] = field(default_factory=set)
     intakes: Intakes | None = None  # where bytes are received
     context: RedisContext = field(init=False)
     limits: RequestLimits = field(init=False)
@@ -66,12 +65,12 @@ class RedisDoor:
         if self.intakes is not None and not self.intakes.waits:
             from lapwing.kernel._road import RedisIntake
 
-            self.intake = RedisIntake(self.intakes.round, self.limits.max_entry, _refusal)
+            self.intake = RedisIntake(self.intakes.round, self.limits.max_entry, _refusal, self.broker.work)
             self.context.let_in = self._let_in
 
-    def connect(self) -> RedisConnection:
-        """Return the protocol of a new connection."""
-        return RedisConnection(self)
+    def connect(self) -> Connection:
+        """Return the connection of a new client."""
+        return Connection(self, partial(RedisProtocol, self))
 
     def _let_in(self, key: bytes, stream: RedisStream) -> None:
         """Have plain XADDs to a stream of database 0 taken where they are received from now on."""
@@ -81,7 +80,7 @@ class RedisDoor:
             return
         inlet = stream.topic.let_in()
         if inlet is not None:
-            if len(self.intake.streams) >= _MOST_STREAMS:
+            if len(self.intake.streams) >= _MAX_STREAMS:
                 self.intake.streams.clear()
             self.intake.open(key, stream, inlet)
 
@@ -89,10 +88,8 @@ class RedisDoor:
         """Let requests have many words again: a turn ends."""
         self.words = 0
 
-    def postpones(self, request: Request) -> bool:
-        """Return whether a request has to wait for the next turn: this one has had many words, and so has it."""
-        if type(request) is not list or len(request) <= _MANY_WORDS:
-            return False
+    def postpones(self, request: list[bytes]) -> bool:
+        """Return whether a long request has to wait for the next turn: this one has had many words already."""
         if self.words + len(request) > _WORDS_A_TURN and self.words:
             return True
         self.words += len(request)
@@ -118,247 +115,183 @@ class RedisDoor:
         )
 
 
-class RedisConnection(Stream):
-    """One Redis client."""
+class RedisProtocol(ClientProtocol):
+    """RESP, with one Redis client."""
 
-    _context: RedisDoor
-    _session: RedisSession
+    session: RedisSession
 
-    def __init__(self, door: RedisDoor) -> None:
-        session = RedisSession(
+    def __init__(self, door: RedisDoor, connection: Connection) -> None:
+        self.connection = connection
+        self.session = RedisSession(
             door.context,
-            on_ready=self._on_ready,
-            on_free=self._catch_up,
-            hang_up=self.hang_up,
+            on_ready=lambda: door.turn.add(connection),
+            on_free=connection.resume,
+            hang_up=connection.hang_up,
             authenticate=self._authenticate if door.auth is not None else None,
         )
-        super().__init__(door, session)
+        self._door = door
+        self._now = door.turn.clock.now
         self._parser = RequestParser(door.limits, authenticated=door.auth is None)
         self._alarm: asyncio.TimerHandle | None = None  # for the command that waits
         self._alarm_due = 0
         self._postponed: Request | None = None  # a long request that waits for the next turn
-        self._free = False  # nothing is special, so that a run of XADDs can be added without a look at anything else
-        self._ready = session.replies.ready
-        self._slots = session.replies.slots
 
-    def _opened(self, host: str, address: str, now: int) -> None:
-        peer = self._session.peer
+    def opened(self, host: str, address: str, now: int) -> None:
+        """Take note of a new client."""
+        peer, transport = self.session.peer, self.connection.transport
         peer.address = address
-        peer.local_address = _local(self._transport)
+        peer.local_address = _local(transport)
         peer.connected = peer.active = now
-        if isinstance(self._transport, PolledTransport):
-            self._transport.peer = peer
+        if self.connection.polled is not None:
+            self.connection.polled.peer = peer
 
-    def _too_many(self, limit: int) -> ProtocolError:
-        self._context.context.counts.rejected += 1
+    def too_many(self, limit: int) -> ProtocolError:
+        """Return the error for a client beyond `limit`."""
+        self._door.context.counts.rejected += 1
         return ProtocolError("ERR", _MAX_CLIENTS)
 
     # --- requests --------------------------------------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
-        """Take bytes from the client; one frequent command does without the parser."""
-        if self._free and not self._slots and self._obey_alone(data):
-            self._turn.add(self)
-            return
-        if not (self._ending or self._session.doomed):
-            self._parser.receive(data)
-            self._digest()
-            self._turn.add(self)
-
-    def _obey_alone(self, data: bytes) -> bool:
-        """Carry out one frequent command; return False if it is none or not alone, and nothing was done."""
-        session, now = self._session, self._clock.now()
-        if session.carry_out_again(data, now=now):
-            return True
-        words = self._parser.alone(data)
-        if not words or len(words) > _MANY_WORDS or not session.carry_out_alone(words, now=now):
-            return False
-        session.note_request(data, words)
-        if session.wait is not None or session.streaming is not None:
-            self._free = False
-            self._arm()
-            self._heed()
-        return True
-
-    @property
-    def _waits(self) -> bool:
-        session = self._session
-        return session.wait is not None or session.streaming is not None or self._blocked or self._busy is not None
-
-    @property
-    def _too_many_waiting(self) -> bool:
-        if len(self._slots) >= MOST_WAITING:
-            return True
-        return self._session.busy and self._parser.buffered > _MOST_BUFFERED
-
-    def _feed(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
+        """Give bytes of the client to the parser."""
         self._parser.receive(data)
 
-    def _digest(self) -> None:
-        self._free = False
-        super()._digest()
-        self._arm()
-        busy = self._behind or self._ending or self._blocked or self._half_closed or self._unannounced
-        self._free = not (busy or self._busy is not None or self._parser.buffered) and self._session.plain
+    @property
+    def waits(self) -> bool:
+        """Whether a command waits, or its reply is being sent, or the client reads no replies."""
+        session = self.session
+        return session.wait is not None or session.streaming is not None or self.connection.blocked
 
-    def _obey(self, share: int) -> int:
-        session, parser = self._session, self._parser
-        now = self._clock.now()
-        if self._expired(now):
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a command waits."""
+        return self.session.wait is not None
+
+    @property
+    def gets_ahead(self) -> bool:
+        """Whether the client has sent very much behind a command that waits."""
+        return self.session.busy and self._parser.buffered > _MAX_AHEAD
+
+    def intake(self) -> RedisIntake | None:
+        """Return the intake of plain XADDs; None where each needs a look, or in the middle of a request."""
+        return self._door.intake if self.session.plain and not self._parser.buffered else None
+
+    def execute(self, share: int) -> int:
+        """Carry out requests up to one that has to wait."""
+        session, parser, door = self.session, self._parser, self._door
+        now = self._now()
+        if session.grants is not None and self._expired(now):
             return share
-        parser.authenticated = session.authenticated
-        changes = self._context.broker.changes
+        changes = door.broker.changes
         changed = len(changes)
+        request, self._postponed = self._postponed, None
         try:
-            for request in self._requests():
-                if self._context.postpones(request):
+            while True:
+                if request is None:
+                    if session.authenticate is not None:
+                        parser.authenticated = session.authenticated
+                    request = parser.next_request()
+                    if request is None:
+                        break
+                if type(request) is list and len(request) > _LONG and door.postpones(request):
                     self._postponed = request
                     return 0
                 session.handle(request, now=now)
-                share -= request.count if isinstance(request, XaddRun) else 1
+                share -= request.count if type(request) is XaddRun else 1
                 if len(changes) > changed:
                     share -= NEW_TOPIC
                     changed = len(changes)
-                if share <= 0 or session.doomed or session.busy:
+                if share <= 0 or session.doomed or session.wait is not None or session.streaming is not None:
                     break
-                parser.authenticated = session.authenticated
+                request = None
         except HangUp:
             session.doomed = True
+        if session.wait is not None:
+            self._arm()
         return share
-
-    def _requests(self) -> Iterator[Request]:
-        """Yield the request that had to wait for this turn, if one had to, and then those that have come."""
-        request, self._postponed = self._postponed, None
-        if request is not None:
-            yield request
-        yield from self._parser.requests()
-
-    @property
-    def _free(self) -> bool:
-        """Whether nothing is special, so that a request can be carried out without a look at anything else."""
-        return self._is_free
-
-    @_free.setter
-    def _free(self, free: bool) -> None:
-        self._is_free = free
-        transport = self._transport
-        if isinstance(transport, PolledTransport):
-            transport.receiver = self._context.intake if free else None
-
-    def eof_received(self) -> bool:
-        """End the connection once the replies are sent: the client sends no more."""
-        self._free = False
-        return super().eof_received()
-
-    def pause_writing(self) -> None:
-        """Handle nothing more: the client does not read the replies."""
-        self._free = False
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        """Carry on: the socket takes bytes again."""
-        super().resume_writing()
-        self._catch_up()
 
     # --- time ------------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
         """Be there when the command that waits has to be looked at."""
-        due = self._session.next_due
-        if due is None or self._ending:
+        due = self.session.next_due
+        if due is None or self.connection.ending:
             return
         if self._alarm is not None:
             if self._alarm_due == due:
                 return
             self._alarm.cancel()
         self._alarm_due = due
-        delay = max(due - self._clock.now(), 0) / 1e9
+        delay = max(due - self._now(), 0) / 1e9
         self._alarm = asyncio.get_running_loop().call_later(delay, self._time_is_up)
 
     def _time_is_up(self) -> None:
         self._alarm = None
-        now = self._clock.now()
-        self._session.pass_time(now if now > self._alarm_due else self._alarm_due)
-        self._turn.add(self)
+        now = self._now()
+        self.session.pass_time(now if now > self._alarm_due else self._alarm_due)
+        self._door.turn.add(self.connection)
         self._arm()
 
     # --- AUTH ------------------------------------------------------------------------------------------------------
 
     def _authenticate(self, secret: bytes) -> None:
-        self._wait_for(self._admit(secret))
+        self.connection.wait_for(self._admit(secret))
 
     async def _admit(self, secret: bytes) -> None:
         grants = await self._ask(secret)
-        if self._session.wait is None:
+        if self.session.wait is None:
             return  # the client is gone
         if grants is None:
-            redis_server.deny(self._session)
+            redis_server.deny(self.session)
         else:
-            redis_server.admit(self._session, grants, grants.identity)
+            redis_server.admit(self.session, grants, grants.identity)
 
     async def _ask(self, secret: bytes) -> Authorizations | None:
         """Return what the auth servers grant; None if they grant nothing."""
-        assert self._context.auth is not None
-        assert self._transport is not None
-        host = self._session.peer.address.rpartition(":")[0].strip("[]")
-        encrypted = self._transport.get_extra_info("ssl_object") is not None
-        name = common_name(self._transport.get_extra_info("peercert"))
+        assert self._door.auth is not None
+        assert self.connection.transport is not None
+        host = self.session.peer.address.rpartition(":")[0].strip("[]")
+        encrypted = self.connection.transport.get_extra_info("ssl_object") is not None
+        name = common_name(self.connection.transport.get_extra_info("peercert"))
         try:
-            grants = await self._context.auth.query(secret=secret, remote_ip=host, tls=encrypted, common_name=name)
+            grants = await self._door.auth.query(secret=secret, remote_ip=host, tls=encrypted, common_name=name)
         except LapwingError as error:
-            self._context.log.warn(f"{self._session.peer.address}: auth server: {error}")
+            self._door.log.warn(f"{self.session.peer.address}: auth server: {error}")
             return None
         return grants if grants.authorizations else None
 
     def _expired(self, now: int) -> bool:
         """Return whether the permissions have to be asked for again, which is done then."""
-        grants = cast("Authorizations | None", self._session.grants)
-        if grants is None or not grants.expired(now):
+        grants = cast("Authorizations", self.session.grants)
+        if not grants.expired(now):
             return False
-        self._wait_for(self._renew(grants.secret))
+        self.connection.wait_for(self._renew(grants.secret))
         return True
 
     async def _renew(self, secret: bytes) -> None:
-        self._session.grants = await self._ask(secret)
+        self.session.grants = await self._ask(secret)
 
     # --- replies ---------------------------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Send the replies of this turn; then end the conversation if it is over."""
-        transport = self._transport
-        if self._free and len(self._ready) == 1 and transport is not None:
-            transport.write(self._ready.pop())
-        else:
-            super().flush()
-        if isinstance(transport, PolledTransport):
-            transport.direct = not (self._ready or self._slots or self._unannounced)
-        if self._half_closed and self._session.wait is not None and not self._ending:
-            self._farewell()  # nobody is there for what a client waits for that has ended its side
-
-    def _answered_all(self) -> None:
+    def on_answered(self) -> None:
         """Send more of a large reply, as much as the socket takes."""
-        session, transport = self._session, self._transport
-        while session.streaming is not None and transport is not None and not self._blocked:
+        session, transport = self.session, self.connection.transport
+        while session.streaming is not None and transport is not None and not self.connection.blocked:
             try:
                 piece = session.next_piece()
             except LapwingError as error:  # the log was cut under a reply whose length is promised
-                self._context.log.warn(f"{session.peer.address}: a reply cannot be completed: {error}")
+                self._door.log.warn(f"{session.peer.address}: a reply cannot be completed: {error}")
                 transport.abort()
                 return
             if piece is None:
                 break
             transport.write(piece)
 
-    def _closed(self) -> None:
-        self._free = False
+    def closed(self) -> None:
+        """Release everything that the client had."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._session.leave()
-
-    def hang_up(self) -> None:
-        """Close the connection; replies that were written still leave."""
-        self._free = False
-        super().hang_up()
+        self.session.leave()
 
 
 def _local(transport: asyncio.BaseTransport | None) -> str:

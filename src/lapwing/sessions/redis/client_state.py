@@ -16,6 +16,7 @@ from lapwing.wire.resp.commands import CommandSpec
 if TYPE_CHECKING:
     from lapwing.broker.channel.channel import Channel
     from lapwing.sessions.redis.context import Grants, RedisContext
+    from lapwing.sessions.redis.repeated import RepeatedRequests
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class Peer:
     connected: int = 0  # ns
     active: int = 0  # ns
     command: str = ""
+    repeated: RepeatedRequests | None = None  # answers requests that are like earlier ones
 
     def note_library(self, text: bytes, *, version: bool) -> None:
         """Note the name of the client's library, or its version."""
@@ -117,10 +119,6 @@ class ClientState(ABC):
     @abstractmethod
     def failed(self, error: LapwingError) -> bytes:
         """Return the error line for a command that failed."""
-
-    @abstractmethod
-    def carry_out_each(self, block: bytes, now: int) -> None:
-        """Carry out each command of a run of XADDs for itself."""
 
     # --- what a client sets about its connection -------------------------------------------------------------------
 
@@ -263,4 +261,4 @@ class ClientState(ABC):
         self.replies.close()
         self.context.leave(self)
         self._on_free = self.hang_up = nothing  # break the reference cycles with the connection
-        self.authenticate = None
+        self.authenticate = self.peer.repeated = None

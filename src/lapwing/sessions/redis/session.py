@@ -19,32 +19,29 @@ from lapwing.sessions.replies import Slot
 from lapwing.wire.resp import commands, errors, replies
 from lapwing.wire.resp.commands import CommandSpec
 from lapwing.wire.resp.errors import ErrorReply
-from lapwing.wire.resp.requests import Oversized, Request, XaddRun, split_run
+from lapwing.wire.resp.requests import Request, XaddRun, split_run
 
 _LONGEST_QUEUE: Final = 16  # times --max-body-size: what one client may queue since MULTI
 _ALL_QUEUES: Final = 4 * _LONGEST_QUEUE  # times --max-body-size: what all clients may
-_FREQUENT: Final = {
-    spelling: commands.COMMANDS[name] for name in (b"xreadgroup", b"xack") for spelling in (name, name.upper())
-}  # that `carry_out_alone` takes: they create neither topics nor channels
+_REPEATED: Final = frozenset({"xreadgroup", "xack"})
 _AT_ONCE: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})  # not queued by MULTI
 
 
 class RedisSession(ClientState):
     """A connection that carries out the requests of its client, one after the other."""
 
-    repeated: RepeatedRequests | None = None  # what it sends again and again
-
     def handle(self, request: Request, *, now: int) -> None:
         """Carry out one request."""
         self.peer.active = now
-        if type(request) is XaddRun:
+        if type(request) is list:
+            self._command(request, now)
+        elif type(request) is XaddRun:
             if not self.add_run(request, now=now):
-                self.carry_out_each(request.block, now)
-        elif isinstance(request, Oversized):
+                for words in split_run(request.block):
+                    self._command(words, now)
+        else:
             self.context.counts.commands += 1
             self._answer(replies.error(errors.TOO_LONG))
-        else:
-            self._command(request, now)  # type: ignore[arg-type]  # mypy does not narrow by `type() is`
 
     def add_run(self, run: XaddRun, *, now: int) -> bool:
         """Add the entries of a run in one call; return False if that is not possible, and nothing was done.
@@ -72,53 +69,12 @@ class RedisSession(ClientState):
         self.context.counts.commands += run.count
         return True
 
-    def carry_out_alone(self, words: list[bytes], *, now: int) -> bool:
-        """Carry out a frequent command of a `plain` client; return False for another one, and nothing was done."""
-        spec = _FREQUENT.get(words[0])
-        if spec is None or not spec.takes(len(words)):
-            return False
-        context, peer = self.context, self.peer
-        context.counts.commands += 1
-        peer.active, peer.command = now, spec.name
-        self.sink = self.replies
-        self._answer(self.carry_out(spec, words, now))
-        return True
-
-    def carry_out_again(self, request: bytes, *, now: int) -> bool:
-        """Carry out a request of a `plain` client that is like one before; return False if none is, without effect."""
-        if self.repeated is None:
-            return False
-        context, peer = self.context, self.peer
-        try:
-            reply = self.repeated.answer(request, self.protocol, now=now)
-        except LapwingError as error:
-            reply = self.failed(error)
-        if reply is None:
-            return False
-        context.counts.commands += 1
-        peer.active, peer.command = now, self.repeated.command
-        self.replies.add(reply)
-        return True
-
-    def note_request(self, request: bytes, words: list[bytes]) -> None:
-        """Remember a frequent command that was carried out."""
-        if self.repeated is None:
-            self.repeated = RepeatedRequests()
-        self.repeated.note(request, words, self.context)
-
-    def carry_out_each(self, block: bytes, now: int) -> None:
-        """Carry out each command of a run of XADDs for itself."""
-        for words in split_run(block):
-            self._command(words, now)
-
     def _command(self, words: list[bytes], now: int) -> None:
         self.context.counts.commands += 1
         try:
             spec = commands.find(words)
-            if not self.authenticated and "no_auth" not in spec.flags:
-                raise ErrorReply(errors.NO_AUTH)
-            if self.grants is not None:
-                redis_authorization.check(self.grants, spec, words, self.database)
+            if self.authenticate is not None:
+                self._check_permission(spec, words)
             if self.queue is not None and spec.name not in _AT_ONCE:
                 self._enqueue(spec, words)
                 self._answer(replies.QUEUED)
@@ -128,9 +84,26 @@ class RedisSession(ClientState):
             self._answer(self.failed(error))
             return
         self.peer.command = spec.name
-        silence = self.silent or self.silent_next > 0
-        self.sink = Silence() if silence else self.replies
+        self.sink = Silence() if self.silent or self.silent_next else self.replies
         self._answer(self.carry_out(spec, words, now))
+        if spec.name in _REPEATED and self.plain:
+            self._note(spec, words)
+
+    def _note(self, spec: CommandSpec, words: list[bytes]) -> None:
+        """Remember a command that consumers send again and again."""
+        repeated = self.peer.repeated
+        if repeated is None:
+            repeated = self.peer.repeated = RepeatedRequests(self)
+        if spec.name == "xack":
+            repeated.note_ack(words)
+        else:
+            repeated.note_read(words)
+
+    def _check_permission(self, spec: CommandSpec, words: list[bytes]) -> None:
+        if self.grants is not None:
+            redis_authorization.check(self.grants, spec, words, self.database)
+        elif "no_auth" not in spec.flags:
+            raise ErrorReply(errors.NO_AUTH)
 
     def carry_out(self, spec: CommandSpec, words: list[bytes], now: int) -> Reply:
         """Return the reply to one command, an error line included."""
@@ -164,7 +137,7 @@ class RedisSession(ClientState):
         if self.silent or self.silent_next:
             self.silent_next = max(self.silent_next - 1, 0)
             return
-        if isinstance(reply, bytes):
+        if type(reply) is bytes:
             self.replies.add(reply)
         elif isinstance(reply, Slot):
             if reply.answer is None:

@@ -29,10 +29,6 @@ class CommandSpec:
     syntax: str = ""
     subcommands: tuple[CommandSpec, ...] = ()
 
-    def takes(self, words: int) -> bool:
-        """Return whether the command can have so many words."""
-        return words == self.arity if self.arity >= 0 else words >= -self.arity
-
 
 def find(words: list[bytes]) -> CommandSpec:
     """Return the command, or the subcommand, that a request names. Raises `ErrorReply`."""
@@ -44,7 +40,8 @@ def find(words: list[bytes]) -> CommandSpec:
         if sub is None:
             raise errors.unknown_subcommand(spec.name, words[1])
         spec = sub
-    if not spec.takes(len(words)):
+    count, arity = len(words), spec.arity
+    if count != arity and (arity >= 0 or count < -arity):
         raise errors.wrong_arity(spec.name)
     return spec
 

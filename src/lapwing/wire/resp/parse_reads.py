@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from lapwing.records import dataclass
@@ -11,6 +13,9 @@ from lapwing.wire.resp import errors, ids
 from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import EntryId
 from lapwing.wire.resp.numbers import integer, maybe_integer, timeout
+
+_KEPT: Final = 1024  # requests to read that are parsed once
+_SHORT: Final = 64  # words of such a request, and bytes of each of them
 
 
 class Position(Enum):
@@ -78,7 +83,16 @@ def parse_xrange(words: list[bytes]) -> Xrange:
 
 
 def parse_xread(words: list[bytes]) -> Xread:
-    """Return the meaning of `XREAD ..` or `XREADGROUP ..`. Raises `ErrorReply`."""
+    """Return the meaning of `XREAD ..` or `XREADGROUP ..`, which is not to be changed. Raises `ErrorReply`."""
+    return _known_xread(*words) if len(words) <= _SHORT and max(map(len, words)) <= _SHORT else _parse_xread(words)
+
+
+@lru_cache(_KEPT)  # a consumer asks the same again and again
+def _known_xread(*words: bytes) -> Xread:
+    return _parse_xread(words)
+
+
+def _parse_xread(words: Sequence[bytes]) -> Xread:
     name = words[0].upper()
     grouped = name == b"XREADGROUP"
     asked = Xread()
@@ -88,7 +102,7 @@ def parse_xread(words: list[bytes]) -> Xread:
         if word == b"STREAMS" and more:
             if more % 2:
                 raise ErrorReply(f"ERR Unbalanced {_UNBALANCED[name]}")
-            asked.keys, asked.positions = words[at + 1 : at + 1 + more // 2], words[at + 1 + more // 2 :]
+            asked.keys, asked.positions = list(words[at + 1 : at + 1 + more // 2]), list(words[at + 1 + more // 2 :])
             break
         if word == b"NOACK":
             _check_grouped(grouped, "NOACK")

@@ -65,11 +65,12 @@ class _Partial:
 class RequestParser:
     """Cut what a client sends into requests. The session sets whether the client is `authenticated`."""
 
-    __slots__ = ("_at", "_data", "_gathered", "_over", "_partial", "authenticated", "limits")
+    __slots__ = ("_at", "_data", "_gathered", "_max_words", "_over", "_partial", "authenticated", "limits")
 
     def __init__(self, limits: RequestLimits | None = None, *, authenticated: bool = True) -> None:
         self.limits = RequestLimits() if limits is None else limits
         self.authenticated = authenticated
+        self._max_words = self.limits.max_request // _OVERHEAD
         self._data = b""  # received, and parsed up to `_at`
         self._at = 0
         self._partial: _Partial | None = None
@@ -83,33 +84,22 @@ class RequestParser:
         self._data = data
         self._at = 0
 
-    def requests(self) -> Iterator[Request]:
-        """Yield each whole request in order, a run of plain XADDs to one key as one.
+    def next_request(self) -> Request | None:
+        """Return the next whole request, a run of plain XADDs to one key as one; None if there is no other.
 
-        Raises `ProtocolError` or `HangUp` at garbage, after what came before was yielded. The caller may leave at any
-        request and call again later. After an error nothing more is understood.
+        Raises `ProtocolError` or `HangUp` at garbage, after what came before was returned; nothing more is understood
+        then.
         """
-        if self._over:
+        if self._at >= len(self._data) or self._over:
             self._data, self._at = b"", 0
-            return
+            return None
         try:
-            while (request := self._next()) is not None:
-                yield request
+            return self._next()
         except (ProtocolError, HangUp):
             self._over = True
             self._partial = None
             self._gathered = bytearray()
             raise
-
-    def alone(self, data: bytes) -> list[bytes]:
-        """Return the words of one whole request, if the data is that and nothing else; nothing is kept of it.
-
-        The client must be authenticated, and nothing may be buffered. No words: `receive` the data instead.
-        """
-        if len(data) > self.limits.max_request:
-            return []
-        words, end = kernel.split_words(data, 0, self.limits.max_request // _OVERHEAD)
-        return words if end == len(data) else []
 
     @property
     def buffered(self) -> int:
@@ -118,13 +108,10 @@ class RequestParser:
         return len(self._data) - self._at + len(self._gathered) + partial
 
     def _next(self) -> Request | None:
-        while True:
+        while self._at < len(self._data):
             if self._partial is not None:
                 return self._words(self._partial)
             data, at = self._data, self._at
-            if at >= len(data):
-                self._data, self._at = b"", 0
-                return None
             if data[at] != 42:  # *
                 words = self._inline()
                 if words is None:
@@ -138,12 +125,13 @@ class RequestParser:
                     self._at = end
                     return XaddRun(key, count, data[at:end])
                 if len(data) - at <= self.limits.max_request:
-                    words, end = kernel.split_words(data, at, self.limits.max_request // _OVERHEAD)
+                    words, end = kernel.split_words(data, at, self._max_words)
                     if words:
                         self._at = end
                         return _checked(words)
             if not self._begin():
                 return None
+        return None
 
     def _begin(self) -> bool:
         """Read the line with the number of words; return whether it is there."""
@@ -266,7 +254,7 @@ def split_run(block: bytes) -> Iterator[list[bytes]]:
 
 def _checked(words: list[bytes]) -> list[bytes]:
     """Hang up on a browser that was talked into sending us a request."""
-    if len(words[0]) in (4, 5) and words[0].lower() in _HTTP:
+    if words[0].lower() in _HTTP:
         raise HangUp("this is HTTP")
     return words
 

@@ -13,7 +13,7 @@ from rawtalk import Raw, pub
 import certificates
 import daemons
 from lapwing.net.sockets.tls import server_context
-from lapwing.nsqd.doors.upgrade import Encrypted
+from lapwing.nsqd.doors.layers import Encrypted
 
 
 @pytest.mark.parametrize("minor", [0, 1, 2, 3])
