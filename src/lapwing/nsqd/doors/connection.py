@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
         if self.mode is Mode.CLOSING or self._session.doomed:
             return
         if self.mode is Mode.GREETING:
-            self._shake(data)
+            self._handshake(data)
         elif self.layers is not None:
             self._pieces = self.layers.pieces(data)
         else:
@@ -358,10 +358,10 @@ class Connection(asyncio.Protocol):
         self._greeting = layer, then
         self.timer.arm(_HANDSHAKE, lambda: self.fail_handshake("i/o timeout"))
         if rest:
-            self._shake(rest)
+            self._handshake(rest)
         self.update()
 
-    def _shake(self, data: bytes) -> None:
+    def _handshake(self, data: bytes) -> None:
         assert self._greeting is not None
         assert self.transport is not None
         layer, then = self._greeting

@@ -29,7 +29,7 @@ _REFUSED: Final = 400
 _LONGEST_DETAIL: Final = 1000
 _LONGEST_NAME: Final = 100
 _LISTED: Final = 100
-_MOST_LISTED: Final = 1000
+_MAX_LISTED: Final = 1000
 
 
 def is_order(route: Route) -> bool:
@@ -58,8 +58,8 @@ class NodeAudit:
     def newest(self, request: Request) -> Answer:
         """Return the newest changes, the newest first."""
         text = request.query.get("limit", str(_LISTED))
-        if not text.isdecimal() or not 1 <= int(text) <= _MOST_LISTED:
-            raise Refused(400, f"limit: a number from 1 to {_MOST_LISTED} expected")
+        if not text.isdecimal() or not 1 <= int(text) <= _MAX_LISTED:
+            raise Refused(400, f"limit: a number from 1 to {_MAX_LISTED} expected")
         changes = []
         for line in self._file.newest(int(text)):
             try:

@@ -16,8 +16,8 @@ from lapwing.nsqd.doors.auth import Authenticator, AuthFailed, Authorizations
 from lapwing.nsqd.http.permissions import unauthorized
 
 _REQUIRED: Final = always(Answer(401, compact({"message": "AUTH_REQUIRED"}), JSON, (CHALLENGE,)))
-_MOST_KNOWN: Final = 10_000  # answers of auth servers that are remembered
-_MOST_ASKED: Final = 256  # questions to auth servers under way at a time
+_MAX_KNOWN: Final = 10_000  # answers of auth servers that are remembered
+_MAX_ASKED: Final = 256  # questions to auth servers under way at a time
 
 _Key = tuple[bytes, str, bool, str]  # secret, host, TLS, common name
 
@@ -71,7 +71,7 @@ class GuardedRoutes:
         """Ask the auth servers, once for all callers who wait for the same answer. Raises `Refused`."""
         task = self._asked.get(key)
         if task is None:
-            if len(self._asked) >= _MOST_ASKED:
+            if len(self._asked) >= _MAX_ASKED:
                 raise Refused(503, "AUTH_UNAVAILABLE", reason="too many questions to the auth server are under way")
             task = self._asked[key] = asyncio.get_running_loop().create_task(self._query(key))
             task.add_done_callback(lambda done: self._answered(key, done))
@@ -92,7 +92,7 @@ class GuardedRoutes:
         if task.cancelled() or task.exception() is not None:
             return
         self._known.pop(key, None)
-        if len(self._known) >= _MOST_KNOWN:
+        if len(self._known) >= _MAX_KNOWN:
             del self._known[next(iter(self._known))]
         self._known[key] = task.result()
 

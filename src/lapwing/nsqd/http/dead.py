@@ -28,13 +28,13 @@ from lapwing.nsqd.http.document import (
     whole_number,
     whole_parameter,
 )
-from lapwing.nsqd.http.pending import MOST, MOST_BODIES
+from lapwing.nsqd.http.pending import MAX_BODIES, MAX_ENTRIES
 from lapwing.nsqd.http.permissions import KNOWN, PUBLISH, READ, TOPIC_ADMIN, require
 from lapwing.nsqd.http.publishing import named
 from lapwing.nsqd.turn import Turn
 
 _STEP: Final = 200  # letters that are read before others get their turn
-_MOST_GROUPS: Final = 1000
+_MAX_GROUPS: Final = 1000
 _SAMPLE: Final = 10
 _LONGEST_ERROR: Final = 200  # characters of an error by which letters are grouped
 _FILTER: Final = tuple(key for key in dead_filter.KEYS if key != "topic")
@@ -80,7 +80,7 @@ class DeadApi:
         """List the letters of a topic that nobody has dealt with, a page at a time."""
         channel, query = self._channel(named(request.head, "topic", "INVALID_ARG_TOPIC")), request.query
         wanted = self._query_filter(request)
-        limit = min(whole_parameter(query, "limit", 100), MOST)
+        limit = min(whole_parameter(query, "limit", 100), MAX_ENTRIES)
         pieces = self._letters(
             channel,
             wanted,
@@ -98,7 +98,7 @@ class DeadApi:
         shown = size = 0
         following: int | None = None
         async for letter in self._all(channel, wanted, after):
-            if shown == limit or size > MOST_BODIES:
+            if shown == limit or size > MAX_BODIES:
                 break
             yield (b"," if shown else b"") + compact(letter_object(letter, bodies))
             shown += 1
@@ -120,7 +120,7 @@ class DeadApi:
             key = get("dead-topic", ""), get("dead-channel", ""), get("dead-reason", ""), error
             group = found.get(key)
             if group is None:
-                if len(found) >= _MOST_GROUPS:
+                if len(found) >= _MAX_GROUPS:
                     others += 1
                     continue
                 at = get("dead-at", "")

@@ -44,11 +44,11 @@ QUARANTINED: Final = b"LWQ1"
 MAX_BODY: Final = 1 << 20  # of many ranges or commits
 MAX_ENTRIES: Final = 10_000  # the same
 LONGEST_WAIT: Final = 30_000  # ms
-MOST_MESSAGES: Final = 10_000  # of a JSON answer
-MOST_BYTES: Final = 16 << 20  # of bodies in a JSON answer
+MAX_MESSAGES: Final = 10_000  # of a JSON answer
+MAX_BODIES: Final = 16 << 20  # of bodies in a JSON answer
 
-_MANY: Final = 200  # topics beyond which offsets are sent in pieces
-_AT_ONCE: Final = 20  # topics of a piece
+_MAX_WHOLE: Final = 200  # topics beyond which offsets are sent in pieces
+_STEP: Final = 20  # topics of a piece
 _READ_BYTES: Final = 1 << 20  # at a time: what was checked is still in the processor's cache when it is sent
 _BLOCK_BYTES: Final = 4 << 20
 
@@ -134,7 +134,7 @@ class LogApi:
         wanted = query.all("topic")
         topics = self._broker.topics
         found = [name for name in dict.fromkeys(wanted) if name in topics] if wanted else list(topics)
-        if len(found) > _MANY:
+        if len(found) > _MAX_WHOLE:
             return StreamedAnswer(200, content_type=JSON, pieces=self._offsets_in_pieces(found, at, times))
         return value({**self._about(), "topics": self._all_facts(found, at, times)})
 
@@ -147,8 +147,8 @@ class LogApi:
     async def _offsets_in_pieces(self, topics: list[str], at: int | None, times: bool) -> AsyncIterator[bytes]:
         """Yield the same answer for a few topics at a time, so that others get their turn."""
         separator = compact(self._about())[:-1] + b',"topics":['
-        for start in range(0, len(topics), _AT_ONCE):
-            some = self._all_facts(topics[start : start + _AT_ONCE], at, times)
+        for start in range(0, len(topics), _STEP):
+            some = self._all_facts(topics[start : start + _STEP], at, times)
             if some:
                 yield separator + b",".join(map(compact, some))
                 separator = b","
@@ -176,8 +176,8 @@ class LogApi:
         headers = query.get("headers") not in ("false", "0")
         form = query.get("format", "json")
         if form == "json":
-            limit = min(_number(query, "limit", 100), MOST_MESSAGES)
-            most = min(_number(query, "max_bytes", MOST_BYTES), MOST_BYTES)
+            limit = min(_number(query, "limit", 100), MAX_MESSAGES)
+            most = min(_number(query, "max_bytes", MAX_BODIES), MAX_BODIES)
             return self._json(topic, start, min(stop, start + limit), most, headers)
         if form != "raw":
             raise Refused(400, "INVALID_ARG_FORMAT")
@@ -195,7 +195,7 @@ class LogApi:
         return StreamedAnswer(200, content_type=FRAMES, pieces=pieces)
 
     async def _json(self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool) -> Answer:
-        share = self._budget.take(MOST_BYTES)
+        share = self._budget.take(MAX_BODIES)
         try:
             with topic.keep():
                 body = await _for_people(topic, start, stop, max_bytes, share.size, headers)

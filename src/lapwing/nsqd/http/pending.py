@@ -23,10 +23,10 @@ from lapwing.nsqd.http.permissions import CHANNEL_ADMIN, require
 from lapwing.nsqd.http.publishing import named
 from lapwing.nsqd.turn import Turn
 
-MOST: Final = 10_000  # entries of one answer
+MAX_ENTRIES: Final = 10_000  # entries of one answer
 OTHER_NODE: Final = "an id of another node"  # the reason for which a claim leaves an id out
-MOST_BODIES: Final = 16 << 20  # bytes of bodies in one answer
-_AT_ONCE: Final = 50  # messages that are read before others get their turn
+MAX_BODIES: Final = 16 << 20  # bytes of bodies in one answer
+_STEP: Final = 50  # messages that are read before others get their turn
 _LOOKED: Final = 10  # pending messages that a claim looks at for each that it may take
 _LONGEST: Final = 4096  # bytes of a reason
 _SHOWN: Final = 32  # characters of a wrong id in an error
@@ -62,7 +62,7 @@ class PendingApi:
         topic = named(request.head, "topic", "INVALID_ARG_TOPIC")
         channel = self._broker.existing_channel(topic, named(request.head, "channel", "INVALID_ARG_CHANNEL"))
         states = _states(query.get("state"))
-        limit = min(whole_parameter(query, "limit", 100), MOST)
+        limit = min(whole_parameter(query, "limit", 100), MAX_ENTRIES)
         scan = PendingScan(
             channel.ledger,
             most=limit + 1 if not query.get("min_idle") else _LOOKED * limit,
@@ -94,12 +94,12 @@ class PendingApi:
         shown = size = 0
         following: int | None = None
         for number, sequence in enumerate(scan.found):
-            if number % _AT_ONCE == 0:
+            if number % _STEP == 0:
                 await asyncio.sleep(0)
             entry = entry_of(ledger, sequence, now=self._now())
             if entry is None or (min_idle and entry.idle < min_idle):
                 continue
-            if shown == limit or size > MOST_BODIES:
+            if shown == limit or size > MAX_BODIES:
                 break
             found = _shown(channel, entry, bodies)
             size += found["size"] or 0
@@ -124,7 +124,7 @@ class PendingApi:
         action = document.get("action", "")
         if action not in claims.ACTIONS:
             raise Refused(400, f"action: one of {', '.join(claims.ACTIONS)} expected")
-        limit = whole_number(document, "limit", 100, least=1, most=MOST)
+        limit = whole_number(document, "limit", 100, least=1, most=MAX_ENTRIES)
         longest = self._broker.options.longest_defer // _MILLISECOND
         delay = whole_number(document, "delay", 0, most=longest) * _MILLISECOND
         if action == "defer" and not delay:
@@ -151,8 +151,8 @@ class PendingApi:
         require(request, CHANNEL_ADMIN, topic, name)
         channel = self._broker.existing_channel(topic, name)
         wanted = member(document, "message_ids", list)
-        if not 0 < len(wanted) <= MOST or not all(isinstance(each, str) and each for each in wanted):
-            raise Refused(400, f"message_ids: a list of 1 to {MOST} ids expected, such as {_CANCEL_EXAMPLE}")
+        if not 0 < len(wanted) <= MAX_ENTRIES or not all(isinstance(each, str) and each for each in wanted):
+            raise Refused(400, f"message_ids: a list of 1 to {MAX_ENTRIES} ids expected, such as {_CANCEL_EXAMPLE}")
         dry_run = boolean(document, "dry_run")
         cancellation = Cancellation(channel, wanted, dry_run=dry_run)
         while not cancellation.step(now=self._now()):
@@ -200,7 +200,7 @@ class PendingApi:
             following = looked[-1] if len(looked) == scan.most else None
         chosen: list[int] = []
         for number, sequence in enumerate(looked):
-            if number % (_AT_ONCE * _LOOKED) == 0:
+            if number % (_STEP * _LOOKED) == 0:
                 await asyncio.sleep(0)
             entry = entry_of(channel.ledger, sequence, now=self._now())
             if reason := _reason_against(entry, states, min_idle, holder):
@@ -211,7 +211,7 @@ class PendingApi:
                 following = chosen[-1]
                 break
             chosen.append(sequence)
-        if len(looked) > _AT_ONCE * _LOOKED:  # another claimer may have been faster
+        if len(looked) > _STEP * _LOOKED:  # another claimer may have been faster
             entries = [(each, entry_of(channel.ledger, each, now=self._now())) for each in chosen]
             chosen = [each for each, entry in entries if not _reason_against(entry, states, min_idle, holder)]
         return chosen, following
@@ -263,9 +263,9 @@ def _named(channel: Channel, document: Mapping[str, Any], refused: dict[str, str
     if ids is None and sequences is None:
         return None
     for key, given, kind in (("ids", ids, str), ("sequences", sequences, int)):
-        good = given is None or (isinstance(given, list) and len(given) <= MOST)
+        good = given is None or (isinstance(given, list) and len(given) <= MAX_ENTRIES)
         if not good or not all(isinstance(each, kind) and not isinstance(each, bool) for each in given or ()):
-            raise Refused(400, f"{key}: a list of at most {MOST} {key} expected")
+            raise Refused(400, f"{key}: a list of at most {MAX_ENTRIES} {key} expected")
     for each in sequences or ():
         if each < 0:
             raise Refused(400, f"sequences: {str(each)[:_SHOWN]} is no sequence: whole numbers from 0 on expected")

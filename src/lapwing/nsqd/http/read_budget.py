@@ -8,13 +8,13 @@ from lapwing.net.server.answers import Refused
 
 TOTAL: Final = 64 << 20  # bytes for all readers together
 LEAST: Final = 64 << 10  # bytes for one reader, even if nothing is left
-MOST_READERS: Final = 1024
+MAX_READERS: Final = 1024
 
 
 class ReadBudget:
     """The memory that all answers under way may hold together. A reader gets smaller blocks while others hold much."""
 
-    def __init__(self, total: int = TOTAL, readers: int = MOST_READERS) -> None:
+    def __init__(self, total: int = TOTAL, readers: int = MAX_READERS) -> None:
         self._readers = readers
         self.free = total
         self.active = 0

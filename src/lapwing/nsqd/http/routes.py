@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 BUILT: Final = f"python{'.'.join(map(str, sys.version_info[:3]))}-{'compiled' if kernel.COMPILED else 'pure'}"
 
 _SECOND: Final = 1_000_000_000
-_MANY: Final = 200  # topics beyond which others get their turn while they are counted
+_MAX_WHOLE: Final = 200  # topics beyond which others get their turn while they are counted
 
 _HEALTHY: Final = plain("OK")
 _DONE: Final = nothing()
@@ -156,7 +156,7 @@ class Http:
             topic=chosen,
             drain=drain_object(self._broker, self._now()),
         )
-        if not chosen and len(self._broker.topics) > _MANY:
+        if not chosen and len(self._broker.topics) > _MAX_WHOLE:
             pieces = self._pieces(page, snapshot, channel, clients)
             return StreamedAnswer(200, content_type=page.content_type, pieces=pieces)
         topics = stats.topic_stats(self._broker, now=snapshot.now, topic=chosen, channel=channel, clients=clients)

@@ -34,7 +34,7 @@ _LENGTH: Final = struct.Struct(">I")
 _MILLISECOND: Final = 1_000_000  # ns
 _EXTRA_ROOM: Final = 4 << 20  # bytes that headers may take beside the messages of a part
 _SWEEP_SECONDS: Final = 600.0
-_MOST_NUMBER: Final = 2**62
+_MAX_NUMBER: Final = 2**62
 
 
 class Staged:
@@ -259,7 +259,7 @@ def _checked(ask: Callable[[], T]) -> T:
 
 
 def _number(text: str | None, name: str) -> int:
-    if text is None or not (text.isascii() and text.isdigit()) or int(text) > _MOST_NUMBER:
+    if text is None or not (text.isascii() and text.isdigit()) or int(text) > _MAX_NUMBER:
         raise Refused(400, f"INVALID_ARG_{name}")
     return int(text)
 
@@ -284,6 +284,6 @@ def _order(request: Request) -> dict[str, Any]:
     if not isinstance(order.get("sink"), str) or not names.valid(order["sink"]):
         raise Refused(400, "INVALID_ARG_SINK")
     batch = order.get("batch")
-    if type(batch) is not int or not 0 <= batch <= _MOST_NUMBER:
+    if type(batch) is not int or not 0 <= batch <= _MAX_NUMBER:
         raise Refused(400, "INVALID_ARG_BATCH")
     return order

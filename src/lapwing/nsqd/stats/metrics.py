@@ -30,7 +30,7 @@ T = TypeVar("T")
 _Rows = tuple[tuple[str, str, str, Callable[[T], int]], ...]  # name, type, help, and the number of a topic or channel
 
 _LINES: Final = 500  # samples written before others get their turn
-_AT_ONCE: Final = 20  # topics counted before others get their turn
+_STEP: Final = 20  # topics counted before others get their turn
 _SECOND: Final = 1_000_000_000
 _BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -61,9 +61,9 @@ async def count_topics(
     broker: Broker, now: Callable[[], int], names: Sequence[str], *, channel: str = "", clients: bool = False
 ) -> AsyncIterator[list[TopicStats]]:
     """Yield the statistics of topics, a few at a time, so that others get their turn."""
-    for start in range(0, len(names), _AT_ONCE):
+    for start in range(0, len(names), _STEP):
         counted: list[TopicStats] = []
-        for name in names[start : start + _AT_ONCE]:
+        for name in names[start : start + _STEP]:
             counted += stats.topic_stats(broker, now=now(), topic=name, channel=channel, clients=clients) or ()
         yield counted
         await asyncio.sleep(0)

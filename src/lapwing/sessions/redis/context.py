@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from lapwing.sessions.redis.client_state import ClientState, Wait
 
 VERSION: Final = "8.10.0"  # of the Redis whose commands on streams are all there
-_MOST_KNOWN: Final = 10_000  # streams that are remembered by key
-_FEW: Final = 100  # streams or groups that are found between two looks for deleted ones, at least
+_MAX_KNOWN: Final = 10_000  # streams that are remembered by key
+_MIN_FOUND: Final = 100  # streams or groups that are found between two looks for deleted ones, at least
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class RedisContext:
 
     def _remember(self, key: bytes, database: int, topic: Topic) -> Stream:
         self._drop_deleted()
-        if len(self._known) >= _MOST_KNOWN:
+        if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         stream = self._known[database, key] = Stream(topic)
         return stream
@@ -139,7 +139,7 @@ class RedisContext:
     def _drop_deleted(self) -> None:
         """Drop streams and groups that are deleted, once in so many new ones."""
         self._found += 1
-        if self._found > len(self._groups) // 2 + _FEW:
+        if self._found > len(self._groups) // 2 + _MIN_FOUND:
             self._found = 0
             self._known = {at: stream for at, stream in self._known.items() if not stream.topic.exiting}
             self._groups = {channel: group for channel, group in self._groups.items() if not channel.exiting}
@@ -156,7 +156,7 @@ class RedisContext:
 
     def remember_group(self, key: bytes, name: bytes, database: int, group: Group) -> Group:
         """Have a group found without a look at names."""
-        if len(self._known_groups) >= _MOST_KNOWN:
+        if len(self._known_groups) >= _MAX_KNOWN:
             self._known_groups.clear()
         self._known_groups[database, key, name] = group
         return group

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lapwing.broker.channel.ledger import Holder
 
 LONGEST_CONSUMER: Final = 1024  # bytes of a consumer's name: the journal keeps it
-_MOST_BYTES: Final = 16 << 20  # of frames that one XREADGROUP delivers, whatever its COUNT is
-_MOST_TIMES: Final = 1 << 16  # delivered entries whose times are remembered, so that XACK need not read the log
+_MAX_BYTES: Final = 16 << 20  # of frames that one XREADGROUP delivers, whatever its COUNT is
+_MAX_TIMES: Final = 1 << 16  # delivered entries whose times are remembered, so that XACK need not read the log
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Group:
         parts: list[bytes] = []
         given = size = 0
         plain = stream.simple and not self.waits_for_id
-        while plain and given < count and size < _MOST_BYTES:
+        while plain and given < count and size < _MAX_BYTES:
             first = channel.reader.sequence
             span = delivery.take_fresh(channel, holder, count - given, now=now)
             if span is None:
@@ -87,7 +87,7 @@ class Group:
                 self._remember(first, kernel.publish_times(block, at, after)[0])
                 given += taken
                 size += after - at
-        if given < count and size < _MOST_BYTES and (frames := self.deliver(holder, count - given, now=now)):
+        if given < count and size < _MAX_BYTES and (frames := self.deliver(holder, count - given, now=now)):
             entries, more = self.entries(frames)
             parts.append(entries)
             given += more
@@ -102,7 +102,7 @@ class Group:
             self.pass_floor()
         parts: list[bytes] = []
         size = 0
-        while count > 0 and size < (max_size or _MOST_BYTES):
+        while count > 0 and size < (max_size or _MAX_BYTES):
             credit = Credit(holder, parts.append, nothing, count=1 if max_size else min(count, 4096))
             wanted = credit.left
             self.channel.deliver_to(credit, now=now)
@@ -151,7 +151,7 @@ class Group:
             self._times.extend(times)
         elif not self._first <= first < end:
             self._first, self._times = first, times
-        if len(self._times) > _MOST_TIMES:
+        if len(self._times) > _MAX_TIMES:
             gone = len(self._times) // 2
             del self._times[:gone]
             self._first += gone

@@ -21,10 +21,10 @@ DURATION: Final = 100  # s, unless XCFGSET changes it
 MAX_SIZE: Final = 100  # ids of one producer
 HEADER: Final = "redis-once"
 _STEP: Final = 5_000  # entries that are read back at a time, newest first
-_MOST_READ: Final = 100_000  # entries
+_MAX_READ: Final = 100_000  # entries
 _SECOND: Final = 1_000_000_000  # ns
 _LONGEST_NAME: Final = 64  # bytes of a producer or an id that are kept as they are
-_MOST_PRODUCERS: Final = 10_000  # of one stream; the one that was silent for longest is forgotten first
+_MAX_PRODUCERS: Final = 10_000  # of one stream; the one that was silent for longest is forgotten first
 
 
 class IdempotenceWindow:
@@ -82,7 +82,7 @@ class IdempotenceWindow:
         """
         log, skew = stream.log, stream.topic.skew
         stop = log.end
-        start = max(log.at_time(now + skew - self.duration * _SECOND), log.first, since, stop - _MOST_READ)
+        start = max(log.at_time(now + skew - self.duration * _SECOND), log.first, since, stop - _MAX_READ)
         found: list[list[Extra]] = []
         while stop > start:
             first = max(stop - _STEP, start)
@@ -102,7 +102,7 @@ class IdempotenceWindow:
         used[name] = entry, now
         while len(used) > self.max_size:
             used.popitem(last=False)
-        while len(self._producers) > _MOST_PRODUCERS:
+        while len(self._producers) > _MAX_PRODUCERS:
             self._producers.popitem(last=False)
 
     def forget(self, producer: bytes, name: bytes) -> None:

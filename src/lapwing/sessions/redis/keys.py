@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing.sessions.redis.replies import Reply
 from lapwing.wire.resp import errors, replies
+from lapwing.wire.resp.arguments import integer
 from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.keys import topic_of
-from lapwing.wire.resp.numbers import integer
 from lapwing.wire.resp.parse_server import parse_scan
 
 if TYPE_CHECKING:
     from lapwing.sessions.redis.client_state import ClientState
 
 _WRONG_TYPE: Final = "WRONGTYPE Operation against a key holding the wrong kind of value"
-_MOST_WATCHED: Final = 1024  # keys of one client
+_MAX_WATCHED: Final = 1024  # keys of one client
 _LONGEST_PATTERN: Final = 1024  # bytes
 _MS: Final = 1_000_000  # ns
 _SECOND: Final = 1_000_000_000  # ns
@@ -279,8 +279,8 @@ def watch(session: ClientState, words: list[bytes], now: int) -> Reply:
     """WATCH key .."""
     if session.queue is not None:
         raise ErrorReply("ERR WATCH inside MULTI is not allowed")
-    if len(session.watched) + len(words) - 1 > _MOST_WATCHED:
-        raise ErrorReply(f"ERR a client may watch {_MOST_WATCHED} keys at a time")
+    if len(session.watched) + len(words) - 1 > _MAX_WATCHED:
+        raise ErrorReply(f"ERR a client may watch {_MAX_WATCHED} keys at a time")
     for key in words[1:]:
         session.watched.setdefault((session.database, key), state(session, session.database, key, now))
     return replies.OK

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from lapwing.records import dataclass
 from lapwing.sessions.redis.replies import Reply
 from lapwing.wire.resp import errors, replies
+from lapwing.wire.resp.arguments import integer
 from lapwing.wire.resp.errors import ErrorReply
-from lapwing.wire.resp.numbers import integer
 
 if TYPE_CHECKING:
     from lapwing.sessions.redis.client_state import ClientState

@@ -21,7 +21,7 @@ from lapwing.wire.resp.ids import EntryId
 from lapwing.wire.resp.parse_reads import Position, Xread, parse_position, parse_xread
 
 _EVERYTHING: Final = 1 << 62
-_MOST: Final = 100_000  # entries that one XREADGROUP delivers at most, whatever its COUNT is
+_MAX_ENTRIES: Final = 100_000  # entries that one XREADGROUP delivers at most, whatever its COUNT is
 
 _Plan = tuple[bytes, Group, Position | EntryId]
 _Found = list[tuple[bytes, int, list[bytes]]]  # key, number of entries, and the entries in pieces
@@ -60,7 +60,7 @@ def _read(session: ClientState, asked: Xread, plans: list[_Plan], now: int) -> _
             history = _history(session, group, position, asked, now)
             found.append((key, len(history), history))
             continue
-        count = min(asked.count or _MOST, left, _MOST)
+        count = min(asked.count or _MAX_ENTRIES, left, _MAX_ENTRIES)
         if count <= 0 or size <= 0:
             continue
         if asked.is_plain:
@@ -168,7 +168,7 @@ class GroupWait:
         self.session = session
         self._asked = asked
         self._demands: list[tuple[bytes, Group, Credit, list[bytes]]] = []
-        count = min(asked.count or _MOST, asked.max_count or _MOST, _MOST)
+        count = min(asked.count or _MAX_ENTRIES, asked.max_count or _MAX_ENTRIES, _MAX_ENTRIES)
         for key, group, _ in plans:
             consumer = group.consumer(asked.consumer, now=session.peer.active)
             parts: list[bytes] = []

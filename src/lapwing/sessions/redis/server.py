@@ -12,8 +12,8 @@ from lapwing.sessions.redis.keys import compile_pattern
 from lapwing.sessions.redis.replies import Reply
 from lapwing.sessions.replies import Slot
 from lapwing.wire.resp import errors, keys, replies
+from lapwing.wire.resp.arguments import integer, timeout
 from lapwing.wire.resp.errors import ErrorReply
-from lapwing.wire.resp.numbers import integer, timeout
 from lapwing.wire.resp.parse_server import (
     ClientFilter,
     Hello,
@@ -24,7 +24,7 @@ from lapwing.wire.resp.parse_server import (
 )
 from lapwing.wire.resp.requests import LONGEST_WORD
 
-_MOST_PATTERNS: Final = 66  # words of CONFIG GET
+_MAX_PATTERNS: Final = 66  # words of CONFIG GET
 _MS: Final = 1_000_000  # ns
 _SECOND: Final = 1_000_000_000  # ns
 
@@ -294,8 +294,8 @@ def wait_aof(session: ClientState, words: list[bytes], now: int) -> Reply:
 def config_get(session: ClientState, words: list[bytes], now: int) -> Reply:
     """CONFIG GET pattern .."""
     known = settings(session)
-    if len(words) > _MOST_PATTERNS:
-        raise ErrorReply(f"ERR CONFIG GET takes {_MOST_PATTERNS - 2} patterns at a time")
+    if len(words) > _MAX_PATTERNS:
+        raise ErrorReply(f"ERR CONFIG GET takes {_MAX_PATTERNS - 2} patterns at a time")
     patterns = [compile_pattern(word.lower()) for word in words[2:]]
     found = [(name, value) for name, value in known.items() if any(each.fullmatch(name.encode()) for each in patterns)]
     return replies.mapping([(replies.text(name), replies.text(value)) for name, value in found], session.protocol)

@@ -24,7 +24,7 @@ from lapwing.wire.resp.requests import Request, XaddRun, split_run
 _LONGEST_QUEUE: Final = 16  # times --max-body-size: what one client may queue since MULTI
 _ALL_QUEUES: Final = 4 * _LONGEST_QUEUE  # times --max-body-size: what all clients may
 _REPEATED: Final = frozenset({"xreadgroup", "xack"})
-_AT_ONCE: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})  # not queued by MULTI
+_NEVER_QUEUED: Final = frozenset({"exec", "discard", "multi", "watch", "quit", "reset"})  # not queued by MULTI
 
 
 class RedisSession(ClientState):
@@ -75,7 +75,7 @@ class RedisSession(ClientState):
             spec = commands.find(words)
             if self.authenticate is not None:
                 self._check_permission(spec, words)
-            if self.queue is not None and spec.name not in _AT_ONCE:
+            if self.queue is not None and spec.name not in _NEVER_QUEUED:
                 self._enqueue(spec, words)
                 self._answer(replies.QUEUED)
                 return

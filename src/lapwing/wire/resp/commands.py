@@ -8,8 +8,8 @@ from typing import Final
 
 from lapwing.records import dataclass
 from lapwing.wire.resp import errors
+from lapwing.wire.resp.arguments import integer
 from lapwing.wire.resp.errors import ErrorReply
-from lapwing.wire.resp.numbers import integer
 
 SCRIPTS: Final = frozenset({"eval", "evalsha"})  # their keys stand behind a count
 

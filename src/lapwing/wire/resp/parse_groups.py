@@ -8,9 +8,9 @@ from typing import Final
 
 from lapwing.records import dataclass
 from lapwing.wire.resp import errors, ids
+from lapwing.wire.resp.arguments import Options, integer, positive
 from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import EntryId
-from lapwing.wire.resp.numbers import integer, maybe_integer
 
 DEFAULT_CLAIMED: Final = 100  # entries that XAUTOCLAIM takes over
 DEFAULT_SHOWN: Final = 10  # entries that XINFO STREAM FULL shows
@@ -83,22 +83,17 @@ _MODES: Final = {each.value: each for each in NackMode}
 def parse_group_options(words: list[bytes]) -> GroupOptions:
     """Return the options of `XGROUP <CREATE | SETID> key group id ..`. Raises `ErrorReply`."""
     creating = words[1].upper() == b"CREATE"
-    options = GroupOptions()
-    at = 5
-    while at < len(words):
-        word = words[at].upper()
+    found = GroupOptions()
+    options = Options(words, 5)
+    for word in options:
         if creating and word == b"MKSTREAM":
-            options.create_stream = True
-            at += 1
-        elif word == b"ENTRIESREAD" and at + 1 < len(words):
-            number = integer(words[at + 1])
-            if number < -1:
-                raise ErrorReply("ERR value for ENTRIESREAD must be positive or -1")
-            options.entries_read = None if number < 0 else number
-            at += 2
+            found.create_stream = True
+        elif word == b"ENTRIESREAD" and options.left:
+            number = options.integer(least=-1, too_small="ERR value for ENTRIESREAD must be positive or -1")
+            found.entries_read = None if number < 0 else number
         else:
             raise errors.wrong_subcommand("XGROUP", words[1])
-    return options
+    return found
 
 
 def parse_xpending(words: list[bytes]) -> Xpending | None:
@@ -129,53 +124,39 @@ def parse_xclaim(words: list[bytes]) -> Xclaim:
         except ErrorReply:
             break
         at += 1
-    while at < len(words):
-        at = _claim_option(claim, words, at)
+    options = Options(words, at)
+    for word in options:
+        if word == b"FORCE":
+            claim.force = True
+        elif word == b"JUSTID":
+            claim.just_ids = True
+        elif word == b"LASTID" and options.left:
+            claim.last_id = ids.parse(options.take())
+        elif word in (b"IDLE", b"TIME", b"RETRYCOUNT") and options.left:
+            number = options.integer(f"ERR Invalid {word.decode()} option argument for XCLAIM")
+            if word == b"IDLE":
+                claim.idle = number
+            elif word == b"TIME":
+                claim.time = number
+            else:
+                claim.deliveries = None if number < 0 else number
+        else:
+            raise ErrorReply(f"ERR Unrecognized XCLAIM option '{errors.text(options.word)}'")
     return claim
-
-
-def _claim_option(claim: Xclaim, words: list[bytes], at: int) -> int:
-    """Take one option of XCLAIM; return where the next one is."""
-    word, more = words[at].upper(), at + 1 < len(words)
-    if word == b"FORCE":
-        claim.force = True
-        return at + 1
-    if word == b"JUSTID":
-        claim.just_ids = True
-        return at + 1
-    if word == b"LASTID" and more:
-        claim.last_id = ids.parse(words[at + 1])
-        return at + 2
-    if word not in (b"IDLE", b"TIME", b"RETRYCOUNT") or not more:
-        raise ErrorReply(f"ERR Unrecognized XCLAIM option '{errors.text(words[at])}'")
-    number = integer(words[at + 1], f"ERR Invalid {word.decode()} option argument for XCLAIM")
-    if word == b"IDLE":
-        claim.idle = number
-    elif word == b"TIME":
-        claim.time = number
-    else:
-        claim.deliveries = None if number < 0 else number
-    return at + 2
 
 
 def parse_xautoclaim(words: list[bytes]) -> Xautoclaim:
     """Return the meaning of `XAUTOCLAIM key group consumer min-idle start ..`. Raises `ErrorReply`."""
     min_idle = max(integer(words[4], "ERR Invalid min-idle-time argument for XAUTOCLAIM"), 0)
     claim = Xautoclaim(min_idle, ids.parse_start(words[5]))
-    at = 6
-    while at < len(words):
-        word = words[at].upper()
+    options = Options(words, 6)
+    for word in options:
         if word == b"JUSTID":
             claim.just_ids = True
-        elif word == b"COUNT" and at + 1 < len(words):
-            at += 1
-            number = maybe_integer(words[at])
-            if number is None or number <= 0:
-                raise ErrorReply("ERR COUNT must be > 0")
-            claim.count = number
+        elif word == b"COUNT" and options.left:
+            claim.count = options.positive("ERR COUNT must be > 0")
         else:
             raise errors.syntax_error()
-        at += 1
     return claim
 
 
@@ -186,25 +167,19 @@ def parse_xnack(words: list[bytes]) -> Xnack:
         raise ErrorReply("ERR mode must be SILENT, FAIL, or FATAL")
     if words[4].upper() != b"IDS":
         raise errors.syntax_error()
-    count = maybe_integer(words[5])
-    if count is None or count <= 0:
-        raise ErrorReply("ERR Number of IDs must be a positive integer")
+    count = positive(words[5], "ERR Number of IDs must be a positive integer")
     if count > len(words) - 6:
         raise ErrorReply("ERR number of IDs doesn't match numids")
     nack = Xnack(mode, [ids.parse(word) for word in words[6 : 6 + count]])
-    at = 6 + count
-    while at < len(words):
-        word = words[at].upper()
+    options = Options(words, 6 + count)
+    for word in options:
         if word == b"FORCE":
             nack.force = True
-        elif word == b"RETRYCOUNT" and at + 1 < len(words):
-            at += 1
-            nack.deliveries = integer(words[at], "ERR Invalid RETRYCOUNT option argument for XNACK")
-            if nack.deliveries < 0:
-                raise ErrorReply("ERR Invalid RETRYCOUNT option argument for XNACK")
+        elif word == b"RETRYCOUNT" and options.left:
+            problem = "ERR Invalid RETRYCOUNT option argument for XNACK"
+            nack.deliveries = options.integer(problem, least=0, too_small=problem)
         else:
             raise ErrorReply("ERR number of IDs doesn't match numids")
-        at += 1
     return nack
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
 from functools import lru_cache
@@ -10,9 +9,9 @@ from typing import Final
 
 from lapwing.records import dataclass
 from lapwing.wire.resp import errors, ids
+from lapwing.wire.resp.arguments import Options, timeout
 from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import EntryId
-from lapwing.wire.resp.numbers import integer, maybe_integer, timeout
 
 _KEPT: Final = 1024  # requests to read that are parsed once
 _SHORT: Final = 64  # words of such a request, and bytes of each of them
@@ -75,10 +74,11 @@ def parse_xrange(words: list[bytes]) -> Xrange:
     reverse = words[0].upper() == b"XREVRANGE"
     start, end = (words[3], words[2]) if reverse else (words[2], words[3])
     asked = Xrange(words[1], ids.parse_start(start), ids.parse_end(end), reverse=reverse)
-    for at in range(4, len(words), 2):
-        if words[at].upper() != b"COUNT" or at + 1 == len(words):
+    options = Options(words, 4)
+    for word in options:
+        if word != b"COUNT" or not options.left:
             raise errors.syntax_error()
-        asked.count = max(integer(words[at + 1]), 0)
+        asked.count = max(options.integer(), 0)
     return asked
 
 
@@ -92,31 +92,37 @@ def _known_xread(*words: bytes) -> Xread:
     return _parse_xread(words)
 
 
-def _parse_xread(words: Sequence[bytes]) -> Xread:
+def _parse_xread(words: list[bytes] | tuple[bytes, ...]) -> Xread:
     name = words[0].upper()
     grouped = name == b"XREADGROUP"
     asked = Xread()
-    at = 1
-    while at < len(words):
-        word, more = words[at].upper(), len(words) - at - 1
-        if word == b"STREAMS" and more:
-            if more % 2:
+    options = Options(words, 1)
+    for word in options:
+        if word == b"STREAMS" and options.left:
+            first, count = options.at, options.left
+            if count % 2:
                 raise ErrorReply(f"ERR Unbalanced {_UNBALANCED[name]}")
-            asked.keys, asked.positions = list(words[at + 1 : at + 1 + more // 2]), list(words[at + 1 + more // 2 :])
+            asked.keys, asked.positions = list(words[first : first + count // 2]), list(words[first + count // 2 :])
             break
+        if word in (b"NOACK", b"GROUP") and not grouped and (word == b"NOACK" or options.left >= 2):
+            raise ErrorReply(_ONLY_GROUPS.format(word.decode()))
         if word == b"NOACK":
-            _check_grouped(grouped, "NOACK")
             asked.acknowledge = True
-        elif word == b"GROUP" and more >= 2:
-            _check_grouped(grouped, "GROUP")
-            asked.group, asked.consumer = words[at + 1], words[at + 2]
-            at += 2
-        elif word in _NUMBERS and more:
-            at += 1
-            _number(asked, word, words[at], grouped)
+        elif word == b"GROUP" and options.left >= 2:
+            asked.group, asked.consumer = options.take(), options.take()
+        elif word == b"COUNT" and options.left:
+            asked.count = max(options.integer(), 0)
+        elif word == b"MAXCOUNT" and options.left:
+            asked.max_count = options.positive("ERR MAXCOUNT must be a positive integer")
+        elif word == b"MAXSIZE" and options.left:
+            asked.max_size = options.positive("ERR MAXSIZE must be a positive integer")
+        elif word == b"BLOCK" and options.left:
+            asked.block = timeout(options.take())
+        elif word == b"CLAIM" and options.left and grouped:
+            problem = "ERR min-idle-time is not an integer or out of range"
+            asked.claim = options.integer(problem, least=0, too_small="ERR min-idle-time must be a positive integer")
         else:
             raise errors.syntax_error()
-        at += 1
     if not asked.keys:
         raise errors.syntax_error()
     if grouped and asked.group is None:
@@ -139,32 +145,3 @@ def parse_position(word: bytes, *, grouped: bool) -> Position | EntryId:
     if word == b"+" and not grouped:
         return Position.LAST
     return ids.parse(word)
-
-
-_NUMBERS: Final = frozenset({b"COUNT", b"MAXCOUNT", b"MAXSIZE", b"BLOCK", b"CLAIM"})
-
-
-def _number(asked: Xread, word: bytes, value: bytes, grouped: bool) -> None:
-    if word == b"BLOCK":
-        asked.block = timeout(value)
-    elif word == b"COUNT":
-        asked.count = max(integer(value), 0)
-    elif word == b"CLAIM":
-        if not grouped:
-            raise errors.syntax_error()
-        asked.claim = integer(value, "ERR min-idle-time is not an integer or out of range")
-        if asked.claim < 0:
-            raise ErrorReply("ERR min-idle-time must be a positive integer")
-    else:
-        number = maybe_integer(value)
-        if number is None or number <= 0:
-            raise ErrorReply(f"ERR {word.decode()} must be a positive integer")
-        if word == b"MAXCOUNT":
-            asked.max_count = number
-        else:
-            asked.max_size = number
-
-
-def _check_grouped(grouped: bool, option: str) -> None:
-    if not grouped:
-        raise ErrorReply(_ONLY_GROUPS.format(option))

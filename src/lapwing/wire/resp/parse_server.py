@@ -6,8 +6,8 @@ from typing import Final
 
 from lapwing.records import dataclass
 from lapwing.wire.resp import errors
+from lapwing.wire.resp.arguments import Options, integer, maybe_integer
 from lapwing.wire.resp.errors import ErrorReply
-from lapwing.wire.resp.numbers import integer, maybe_integer
 
 _CLIENT_TYPES: Final = frozenset({b"normal", b"master", b"slave", b"replica", b"pubsub"})
 
@@ -50,18 +50,15 @@ def parse_hello(words: list[bytes]) -> Hello:
         hello.protocol = integer(words[1], "ERR Protocol version is not an integer or out of range")
         if hello.protocol not in (2, 3):
             raise ErrorReply("NOPROTO unsupported protocol version")
-    at = 2
-    while at < len(words):
-        word, more = words[at].upper(), len(words) - at - 1
-        if word == b"AUTH" and more >= 2:
-            hello.user, hello.password = words[at + 1], words[at + 2]
-            at += 3
-        elif word == b"SETNAME" and more:
-            hello.name = words[at + 1]
+    options = Options(words, 2)
+    for word in options:
+        if word == b"AUTH" and options.left >= 2:
+            hello.user, hello.password = options.take(), options.take()
+        elif word == b"SETNAME" and options.left:
+            hello.name = options.take()
             check_label(hello.name, "Client names")
-            at += 2
         else:
-            raise ErrorReply(f"ERR Syntax error in HELLO option '{errors.text(words[at])}'")
+            raise ErrorReply(f"ERR Syntax error in HELLO option '{errors.text(options.word)}'")
     return hello
 
 
@@ -76,17 +73,16 @@ def parse_scan(words: list[bytes]) -> Scan:
     if not words[1].isdigit() or int(words[1]) >= 2**64:
         raise ErrorReply("ERR invalid cursor")
     scan = Scan()
-    for at in range(2, len(words), 2):
-        word = words[at].upper()
-        if at + 1 == len(words):
+    options = Options(words, 2)
+    for word in options:
+        if not options.left:
             raise errors.syntax_error()
         if word == b"COUNT":
-            if integer(words[at + 1]) < 1:
-                raise errors.syntax_error()
+            options.integer(least=1, too_small=errors.syntax_error().line)
         elif word == b"MATCH":
-            scan.pattern = words[at + 1]
+            scan.pattern = options.take()
         elif word == b"TYPE":
-            scan.type = words[at + 1].lower()
+            scan.type = options.take().lower()
         else:
             raise errors.syntax_error()
     return scan
@@ -112,27 +108,24 @@ def parse_client_kill(words: list[bytes]) -> ClientFilter:
     if len(words) == 3:
         return ClientFilter(address=words[2], skip_me=False)
     chosen = ClientFilter()
-    for at in range(2, len(words), 2):
-        if at + 1 == len(words):
+    options = Options(words, 2)
+    for word in options:
+        if not options.left:
             raise errors.syntax_error()
-        word, value = words[at].upper(), words[at + 1]
         if word == b"ID":
-            number = maybe_integer(value)
-            if number is None or number < 1:
-                raise ErrorReply("ERR client-id should be greater than 0")
-            chosen.ids = frozenset([number])
+            chosen.ids = frozenset([options.positive("ERR client-id should be greater than 0")])
         elif word == b"TYPE":
-            chosen.type = _client_type(value)
+            chosen.type = _client_type(options.take())
         elif word == b"ADDR":
-            chosen.address = value
+            chosen.address = options.take()
         elif word == b"LADDR":
-            chosen.local_address = value
+            chosen.local_address = options.take()
         elif word == b"USER":
-            chosen.user = value
+            chosen.user = options.take()
         elif word == b"MAXAGE":
-            chosen.max_age = integer(value)
-        elif word == b"SKIPME" and value.upper() in (b"YES", b"NO"):
-            chosen.skip_me = value.upper() == b"YES"
+            chosen.max_age = options.integer()
+        elif word == b"SKIPME" and (answer := options.take().upper()) in (b"YES", b"NO"):
+            chosen.skip_me = answer == b"YES"
         else:
             raise errors.syntax_error()
     return chosen

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import Enum
 from typing import Final
 
 from lapwing.records import dataclass
 from lapwing.wire.resp import errors, ids
+from lapwing.wire.resp.arguments import Options, integer
 from lapwing.wire.resp.errors import ErrorReply
 from lapwing.wire.resp.ids import EntryId, NewId
-from lapwing.wire.resp.numbers import integer, maybe_integer
 
 
 class References(Enum):
@@ -78,103 +77,83 @@ _REFERENCES: Final = {each.value: each for each in References}
 _BOTH: Final = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
 _TWICE: Final = "ERR syntax error, IDMP/IDMPAUTO specified multiple times"
 _LONGEST_DURATION: Final = 86_400  # s
-_MOST_REMEMBERED: Final = 10_000
-
-
-@dataclass(slots=True)
-class _Options:
-    """The options that XADD and XTRIM share, and where in the words they end."""
-
-    trim: Trim = field(default_factory=Trim)
-    create: bool = True
-    producer: bytes | None = None
-    idempotent_id: bytes | None = None
-    at: int = 2
+_MAX_REMEMBERED: Final = 10_000
 
 
 def parse_xadd(words: list[bytes]) -> Xadd:
     """Return the meaning of `XADD key [options] <* | id> field value ..`. Raises `ErrorReply`."""
-    options = _options(words, adding=True)
-    word = words[options.at] if options.at < len(words) else None
-    new = NewId() if word is None or word == b"*" else ids.parse_new(word)
-    _check_limit(options.trim)
-    if new.milliseconds is not None and options.producer is not None:
+    options = Options(words, 2)
+    asked = Xadd(words[1], NewId(), [])
+    trim = Trim()
+    for word in options:
+        if word == b"NOMKSTREAM":
+            asked.create = False
+        elif word in (b"IDMP", b"IDMPAUTO") and options.left >= (2 if word == b"IDMP" else 1):
+            _parse_producer(asked, options, word.decode())
+        elif word == b"*" or not _parse_trim(trim, options, word):
+            options.at -= 1
+            break  # the id, or nothing that anybody understands
+    if options.left:
+        asked.id = ids.parse_new(options.take())
+    _check_limit(trim)
+    if asked.id.milliseconds is not None and asked.producer is not None:
         raise ErrorReply("ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs")
-    pairs = words[options.at + 1 :]
-    if len(pairs) < 2 or len(pairs) % 2:
+    asked.pairs = words[options.at :]
+    if len(asked.pairs) < 2 or len(asked.pairs) % 2:
         raise errors.wrong_arity("xadd")
-    if (new.milliseconds, new.number) == ids.LEAST:
+    if (asked.id.milliseconds, asked.id.number) == ids.LEAST:
         raise ErrorReply("ERR The ID specified in XADD must be greater than 0-0")
-    trim = options.trim
-    wanted = trim.max_length is not None or trim.min_id is not None
-    return Xadd(words[1], new, pairs, trim if wanted else None, options.create, options.producer, options.idempotent_id)
+    if trim.max_length is not None or trim.min_id is not None:
+        asked.trim = trim
+    return asked
 
 
 def parse_xtrim(words: list[bytes]) -> tuple[bytes, Trim]:
     """Return the key and the meaning of `XTRIM key <MAXLEN | MINID> ..`. Raises `ErrorReply`."""
-    options = _options(words, adding=False)
-    _check_limit(options.trim)
-    return words[1], options.trim
-
-
-def _options(words: list[bytes], *, adding: bool) -> _Options:
-    options = _Options()
-    trim = options.trim
-    while options.at < len(words):
-        word, more = words[options.at].upper(), len(words) - options.at - 1
-        if adding and word == b"*":
-            break
-        if word in (b"MAXLEN", b"MINID") and more:
-            _threshold(words, options, word, more)
-        elif word == b"LIMIT" and more:
-            options.at += 1
-            trim.limit = integer(words[options.at])
-            if trim.limit < 0:
-                raise ErrorReply("ERR The LIMIT argument must be >= 0.")
-        elif word in _REFERENCES:
-            if trim.references is not None:
-                raise errors.syntax_error()
-            trim.references = _REFERENCES[word]
-        elif adding and word == b"NOMKSTREAM":
-            options.create = False
-        elif adding and ((word == b"IDMP" and more >= 2) or (word == b"IDMPAUTO" and more)):
-            _producer(words, options, word)
-        elif adding:
-            break  # the id, or nothing that anybody understands
-        else:
+    options = Options(words, 2)
+    trim = Trim()
+    for word in options:
+        if not _parse_trim(trim, options, word):
             raise errors.syntax_error()
-        options.at += 1
-    return options
+    _check_limit(trim)
+    return words[1], trim
 
 
-def _threshold(words: list[bytes], options: _Options, word: bytes, more: int) -> None:
-    trim = options.trim
-    if trim.max_length is not None or trim.min_id is not None:
-        raise ErrorReply(_BOTH)
-    options.at += 1
-    if more >= 2 and words[options.at] in (b"~", b"="):
-        trim.approximate = words[options.at] == b"~"
-        options.at += 1
-    if word == b"MINID":
-        trim.min_id = ids.parse(words[options.at])
-        return
-    trim.max_length = integer(words[options.at])
-    if trim.max_length < 0:
-        raise ErrorReply("ERR The MAXLEN argument must be >= 0.")
+def _parse_trim(trim: Trim, options: Options, word: bytes) -> bool:
+    """Take one option that XADD and XTRIM share; return whether it is one."""
+    if word in _REFERENCES:
+        if trim.references is not None:
+            raise errors.syntax_error()
+        trim.references = _REFERENCES[word]
+    elif word == b"LIMIT" and options.left:
+        trim.limit = options.integer(least=0, too_small="ERR The LIMIT argument must be >= 0.")
+    elif word in (b"MAXLEN", b"MINID") and options.left:
+        if trim.max_length is not None or trim.min_id is not None:
+            raise ErrorReply(_BOTH)
+        threshold = options.take()
+        if options.left and threshold in (b"~", b"="):
+            trim.approximate = threshold == b"~"
+            threshold = options.take()
+        if word == b"MINID":
+            trim.min_id = ids.parse(threshold)
+        else:
+            trim.max_length = integer(threshold)
+            if trim.max_length < 0:
+                raise ErrorReply("ERR The MAXLEN argument must be >= 0.")
+    else:
+        return False
+    return True
 
 
-def _producer(words: list[bytes], options: _Options, word: bytes) -> None:
-    name = word.decode()
-    if options.producer is not None:
+def _parse_producer(asked: Xadd, options: Options, name: str) -> None:
+    if asked.producer is not None:
         raise ErrorReply(_TWICE)
-    options.at += 1
-    options.producer = words[options.at]
-    if not options.producer:
+    asked.producer = options.take()
+    if not asked.producer:
         raise ErrorReply(f"ERR syntax error, {name} requires a non-empty producer ID")
-    if word == b"IDMP":
-        options.at += 1
-        options.idempotent_id = words[options.at]
-        if not options.idempotent_id:
+    if name == "IDMP":
+        asked.idempotent_id = options.take()
+        if not asked.idempotent_id:
             raise ErrorReply(f"ERR syntax error, {name} requires a non-empty idempotent ID")
 
 
@@ -204,56 +183,46 @@ def parse_xackdel(words: list[bytes]) -> Xdelex:
 
 def _counted_ids(words: list[bytes], at: int) -> tuple[References, list[EntryId]]:
     references: References | None = None
-    while at < len(words):
-        word = words[at].upper()
+    options = Options(words, at)
+    for word in options:
         if word in _REFERENCES and references is None:
             references = _REFERENCES[word]
-            at += 1
             continue
-        if word != b"IDS" or at + 1 >= len(words):
+        if word != b"IDS" or not options.left:
             break
-        count = maybe_integer(words[at + 1])
-        if count is None or count <= 0:
-            raise ErrorReply("ERR Number of IDs must be a positive integer")
-        if count != len(words) - at - 2:
+        if options.positive("ERR Number of IDs must be a positive integer") != options.left:
             raise ErrorReply("ERR The `numids` parameter must match the number of arguments")
-        return references or References.KEEPREF, parse_ids(words, at + 2)
+        return references or References.KEEPREF, parse_ids(words, options.at)
     raise errors.syntax_error()
 
 
 def parse_xsetid(words: list[bytes]) -> Xsetid:
     """Return the meaning of `XSETID key id [ENTRIESADDED n] [MAXDELETEDID id]`. Raises `ErrorReply`."""
     setting = Xsetid(words[1], ids.parse(words[2]))
-    at = 3
-    while at < len(words):
-        word = words[at].upper()
-        if at + 1 == len(words):
-            raise errors.syntax_error()
-        if word == b"ENTRIESADDED":
-            setting.entries_added = integer(words[at + 1])
-            if setting.entries_added < 0:
-                raise ErrorReply("ERR entries_added must be positive")
-        elif word == b"MAXDELETEDID":
-            setting.max_deleted = ids.parse(words[at + 1])
+    options = Options(words, 3)
+    for word in options:
+        if word == b"ENTRIESADDED" and options.left:
+            setting.entries_added = options.integer(least=0, too_small="ERR entries_added must be positive")
+        elif word == b"MAXDELETEDID" and options.left:
+            setting.max_deleted = ids.parse(options.take())
             if setting.id < setting.max_deleted:
                 raise ErrorReply("ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id")
         else:
             raise errors.syntax_error()
-        at += 2
     return setting
 
 
 def parse_xcfgset(words: list[bytes]) -> Xcfgset:
     """Return the meaning of `XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n]`. Raises `ErrorReply`."""
     setting = Xcfgset(words[1])
-    for at in range(2, len(words), 2):
-        word = words[at].upper()
-        if at + 1 == len(words) or word not in (b"IDMP-DURATION", b"IDMP-MAXSIZE"):
+    options = Options(words, 2)
+    for word in options:
+        if word not in (b"IDMP-DURATION", b"IDMP-MAXSIZE") or not options.left:
             raise errors.syntax_error()
-        most = _LONGEST_DURATION if word == b"IDMP-DURATION" else _MOST_REMEMBERED
-        number = integer(words[at + 1])
-        if not 1 <= number <= most:
-            raise ErrorReply(f"ERR {word.decode()} must be between 1 and {most}")
+        greatest = _LONGEST_DURATION if word == b"IDMP-DURATION" else _MAX_REMEMBERED
+        number = options.integer()
+        if not 1 <= number <= greatest:
+            raise ErrorReply(f"ERR {word.decode()} must be between 1 and {greatest}")
         if word == b"IDMP-DURATION":
             setting.duration = number
         else:

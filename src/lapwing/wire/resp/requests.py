@@ -14,7 +14,7 @@ from lapwing.wire.resp import inline
 
 LONGEST_LINE: Final = 64 * 1024  # bytes of an inline command, or of a line with a length
 LONGEST_WORD: Final = 512 * 1024 * 1024  # bytes that the protocol permits (`proto-max-bulk-len`)
-MOST_WORDS: Final = 2**31 - 1
+MAX_WORDS: Final = 2**31 - 1
 _FIRST_WORDS: Final = 10  # words of a request before AUTH
 _FIRST_WORD: Final = 16384  # bytes of a word before AUTH
 _ANY: Final = 1 << 62
@@ -139,7 +139,7 @@ class RequestParser:
         if line is None:
             return False
         count = _number(line[1:])
-        if count is None or count > MOST_WORDS:
+        if count is None or count > MAX_WORDS:
             raise _broken("invalid multibulk length")
         if count > _FIRST_WORDS and not self.authenticated:
             raise _broken("unauthenticated multibulk length")
@@ -248,7 +248,7 @@ def split_run(block: bytes) -> Iterator[list[bytes]]:
     """Yield the words of each XADD of a run."""
     at = 0
     while at < len(block):
-        words, at = kernel.split_words(block, at, MOST_WORDS)
+        words, at = kernel.split_words(block, at, MAX_WORDS)
         yield words
 
 
