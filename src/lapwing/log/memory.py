@@ -8,7 +8,7 @@ from lapwing.errors import OutOfRange
 from lapwing.log.appending import Appending, Frames, frame_at
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.segments import reader as reading
-from lapwing.log.segments.attributes import Extra, RecentRows, RowText
+from lapwing.log.segments.attributes import Extra, RecentRows, RowText, extras_of
 from lapwing.log.segments.reader import Block, Place, Reader
 from lapwing.log.segments.retention import RetentionLimits
 from lapwing.log.segments.segment import time_of
@@ -71,7 +71,7 @@ class MemoryLog(Appending):
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """Return what messages of [start, stop) carry beside their bodies, in order."""
-        return self._rows.extras(max(start, self.first), stop)
+        return extras_of(self._rows.text(max(start, self.first), stop), start, stop)
 
     def rows(self, start: int, stop: int) -> RowText:
         """Return the rows of the extras of [start, stop) as text."""

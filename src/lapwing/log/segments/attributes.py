@@ -69,8 +69,13 @@ class Rows:
 
     def extras(self, start: int, stop: int) -> list[Extra]:
         """Return the extras of [start, stop). Raises `ValueError` when the text is damaged."""
-        found = kernel.find_rows(self.text, start, stop)
-        return [Extra(sequence, defer, decode_headers(headers)) for sequence, defer, headers in found]
+        return extras_of(self.text, start, stop)
+
+
+def extras_of(text: RowText, start: int, stop: int) -> list[Extra]:
+    """Return the extras of [start, stop) among rows. Raises `ValueError` when the text is damaged."""
+    found = kernel.find_rows(text, start, stop) if text else ()
+    return [Extra(sequence, defer, decode_headers(headers)) for sequence, defer, headers in found]
 
 
 _encoded: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -130,19 +135,11 @@ class RecentRows:
 
     def text(self, start: int, stop: int) -> bytes:
         """Return the rows of [start, stop)."""
-        texts = [run.between(start, stop) for run in self._around(start, stop)]
-        return texts[0] if len(texts) == 1 else b",".join([text for text in texts if text])
-
-    def extras(self, start: int, stop: int) -> list[Extra]:
-        """Return the extras of [start, stop)."""
-        return [extra for run in self._around(start, stop) for extra in run.extras(start, stop)]
-
-    def _around(self, start: int, stop: int) -> Iterator[Rows]:
-        """Yield the runs that may have rows of [start, stop)."""
-        at = bisect_left(self._lasts, start)
-        while at < len(self._runs) and self._runs[at].first < stop:
-            yield self._runs[at]
+        runs, at, texts = self._runs, bisect_left(self._lasts, start), []
+        while at < len(runs) and runs[at].first < stop:
+            texts.append(runs[at].between(start, stop))
             at += 1
+        return texts[0] if len(texts) == 1 else b",".join([text for text in texts if text])
 
     def shrink(self, limit: int) -> None:
         """Drop the oldest rows while there are more bytes than `limit`."""

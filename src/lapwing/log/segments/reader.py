@@ -1,13 +1,16 @@
 """A place in a log, and the block that was read there: what a channel's cursor stands on."""
 
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.log.disk import OpenFiles
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.segments.segment import Segment, time_of
 from lapwing.records import dataclass
+
+if TYPE_CHECKING:
+    from lapwing.log.log import TopicLog
 
 EVERYTHING: Final = 1 << 62
 
@@ -26,22 +29,13 @@ class InFile:
     chunks: list[tuple[int, int]]  # length and crc of each
 
 
-class Readable(Protocol):
-    """A log, as a reader sees it."""
-
-    end: int
-
-    def load(self, sequence: int, place: Place | None, max_bytes: int = ...) -> Block:
-        """Return the block that holds `sequence`."""
-
-
 class Reader:
     """Takes frames from a log, in order, as they lie."""
 
     __slots__ = ("__weakref__", "_at", "_block", "_end", "_files", "_kept", "_log", "_most", "_place", "sequence")
 
     def __init__(
-        self, log: Readable, sequence: int, files: OpenFiles | None = None, max_bytes: int = BLOCK_BYTES
+        self, log: "TopicLog", sequence: int, files: OpenFiles | None = None, max_bytes: int = BLOCK_BYTES
     ) -> None:
         """`max_bytes` is what one read from the disk aims at."""
         self._log = log

@@ -105,18 +105,6 @@ class Segment(kernel.Extent):
         """
         if self.torn:
             self.mend()
-        self._write(batches, extras, synced, atomic)
-
-    def begin_chunk(self, count: int, frames: bytes, time: int, attributes: int) -> None:
-        """Make frames count that were written behind the last ones, as a new chunk. Its record is written later."""
-        crc, newest = kernel.crc32c(frames), max(self.newest, time)
-        chunk = Chunk(self.end, self.size, newest, count, len(frames), crc, boot=self.boot, attributes=attributes)
-        stop, end, count, unwritten = chunk.stop, chunk.end, self.index.count + 1, self.index.unwritten + 1
-        self.index.recent.append(chunk)  # the last that may want memory: all of it counts, or nothing
-        self.index.count, self.index.unwritten, self.last = count, unwritten, chunk
-        self.size, self.end, self.newest = stop, end, newest
-
-    def _write(self, batches: Sequence[Batch], extras: Sequence[Rows], synced: int, atomic: bool) -> None:
         index, beside = self.index, extras_file.encode(extras) if extras else b""
         attributes = self.extras.size + len(beside)
         chunks, grown = self._chunks(batches, synced, attributes)
@@ -151,6 +139,15 @@ class Segment(kernel.Extent):
             unwritten = 0
         index.recent, index.count, index.unwritten = recent, count, unwritten
         self.last, self.size, self.end, self.newest, self.extras.size = last, place, end, last.time, attributes
+
+    def begin_chunk(self, count: int, frames: bytes, time: int, attributes: int) -> None:
+        """Make frames count that were written behind the last ones, as a new chunk. Its record is written later."""
+        crc, newest = kernel.crc32c(frames), max(self.newest, time)
+        chunk = Chunk(self.end, self.size, newest, count, len(frames), crc, boot=self.boot, attributes=attributes)
+        stop, end, count, unwritten = chunk.stop, chunk.end, self.index.count + 1, self.index.unwritten + 1
+        self.index.recent.append(chunk)  # the last that may want memory: all of it counts, or nothing
+        self.index.count, self.index.unwritten, self.last = count, unwritten, chunk
+        self.size, self.end, self.newest = stop, end, newest
 
     def _chunks(self, batches: Sequence[Batch], synced: int, attributes: int) -> tuple[list[Chunk], bool]:
         """Return the chunks that `batches` make, and whether the first of them is the last one so far, grown."""

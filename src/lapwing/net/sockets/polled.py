@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lapwing.kernel._receiver import Partial, Receiver
@@ -31,12 +31,6 @@ _NO_EXTRA: Final[dict[str, Any]] = {}  # one for all transports: `get_extra_info
 _PAUSE: Final = 0.1  # seconds without accepting when there are no descriptors left
 _SENT: Final = 1 << 20  # bytes that are sent at once to a socket that was slow
 _SMALL: Final = 1 << 18  # bytes up to which what waits for a slow socket is put together
-
-
-class ActivityTimer(Protocol):
-    """Has the time of a client's last command, ns."""
-
-    last_command: int
 
 
 class PolledConnections:
@@ -137,7 +131,7 @@ class PolledTransport(asyncio.Transport):
         self.direct = False  # whether it may answer at once, as no other answer waits
         self.finishes: object = None  # facts for the receiver: where it puts what it takes, and what it counts
         self.published: dict[str, int] = {}
-        self.timer: ActivityTimer | None = None
+        self.timer: Any = None  # `last_command` of it gets the time of a client's last command, ns
         self.peer: object = None
         self._connections = connections
         self._sockets = connections.sockets
