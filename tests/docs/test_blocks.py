@@ -49,6 +49,8 @@ NOT_RUN = {
     ("docs/operations.md", "mkdir -p /var/lib/nsqd"): "writes outside of the test; its flags are those of every test",
     ("docs/operations.md", "docker build -f packaging/docker/Dockerfile -t registry.example/lapwing:0.1.0 ."):
         "needs a cluster; tests/packaging builds the wheel of the image and renders the chart",
+    ("docs/operations.md", "pip install 'lapwing[replicated]'"):
+        "writes to S3; tests/cli/test_lapwing_remote.py does it on loopback",
     ("docs/redis.md", "lapwing import-redis redis.example:6379 orders 'events:*' --to 127.0.0.1:6379"):
         "another machine; tests/cli/test_import_redis.py copies",
     ("docs/spark.md", "pip install 'lapwing[spark]'"): "installs packages",

@@ -34,7 +34,7 @@ def verify(place: DataPathArgument, topic: Topics = None, as_json: Json = False)
     """Compare everything with its checksums, and change nothing. Exit code 1 if something is wrong."""
     summaries: list[offline.Summary] = []
     problems: list[offline.Problem] = []
-    with _data_path(place) as held, _shown(offline.verify(held, topic or (), boot=_boot()), as_json) as events:
+    with held_data_path(place) as held, _shown(offline.verify(held, topic or (), boot=boot()), as_json) as events:
         for event in events:
             if isinstance(event, offline.Problem):
                 problems.append(event)
@@ -70,8 +70,8 @@ def repair(
     Exit code 1 if something could not be repaired.
     """
     repairs: list[offline.Repair] = []
-    with _data_path(place) as held:
-        found = offline.repair(held, topic or (), unreadable=unreadable, unverified=unverified, boot=_boot())
+    with held_data_path(place) as held:
+        found = offline.repair(held, topic or (), unreadable=unreadable, unverified=unverified, boot=boot())
         with _shown(found, as_json) as events:
             for event in events:
                 if isinstance(event, offline.Repair):
@@ -101,9 +101,9 @@ def export(
 ) -> None:
     """Export messages: one body per line, or JSON. Exit code 1 if some could not be read."""
     problems = 0
-    with _data_path(place) as held, _destination(output) as out:
+    with held_data_path(place) as held, _destination(output) as out:
         end = 1 << 62 if stop is None else stop
-        found = offline.export(held, topic or (), start=start, stop=end, boot=_boot(), unverified=unverified)
+        found = offline.export(held, topic or (), start=start, stop=end, boot=boot(), unverified=unverified)
         with _shown(found, quiet=not output) as events:
             for event in events:
                 if isinstance(event, offline.Block):
@@ -116,12 +116,13 @@ def export(
         sys.exit(1)
 
 
-def _boot() -> int:
+def boot() -> int:
+    """Return the number of this run of the machine, as index records have it."""
     return boot_number(boot_id())
 
 
 @contextmanager
-def _data_path(path: str) -> Iterator[DataPath]:
+def held_data_path(path: str) -> Iterator[DataPath]:
     """Lock the data path. Raises `ConfigError` if it cannot be used."""
     if not os.path.isdir(path):
         raise ConfigError(f"{path}: no such directory")

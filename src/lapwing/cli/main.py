@@ -36,6 +36,7 @@ SECTIONS: Final = {
         "doctor": "Look for what would make lapwing slow or unsafe on this machine.",
         "bench": "Put load on an nsqd and measure it.",
         "log": "Look into the logs of a data path.",
+        "remote": "Keep copies of data paths in object stores, PostgreSQL or folders.",
         "import-nsqd": "Bring the messages of NSQ's own nsqd into a data path.",
         "import-redis": "Copy streams from a live Redis server.",
     },

@@ -378,6 +378,7 @@ def test_a_record_that_was_changed_or_exchanged_is_found(engine: Engine) -> None
         messages(0, [b"a"], topic="unknown"),
         FileWritten("../outside", b""),
         FileWritten("/outside", b""),
+        FileWritten("topics/t-orders/journal", b""),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(engine: Engine, part: FileWritten) -> None:

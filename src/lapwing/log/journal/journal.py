@@ -113,6 +113,10 @@ class Journal:
             raise LogError(f"{self.path}: knows of messages that the log has lost, and cannot be written: make room")
         return state
 
+    def snapshot(self) -> bytes:
+        """Return the entries that amount to what is in the file, as one record has them. Raises `LogError`."""
+        return b"".join(_encoded(self._fold()))
+
     # --- saving ------------------------------------------------------------------------------------------------
 
     def progress(

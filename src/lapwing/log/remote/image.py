@@ -1,10 +1,10 @@
 """The state that the records of a remote log amount to: what `verify` checks, and `restore` writes to a data path."""
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lapwing import ids, kernel, names
 from lapwing.errors import RemoteDamaged
+from lapwing.log.datapath import TOPICS
 from lapwing.log.remote.record import (
     CheckpointMade,
     FileWritten,
@@ -39,7 +39,9 @@ class RemoteTopic:
 class Image:
     """Applies records in order, and refuses one that does not fit. `stored` names the slices that messages lie in."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fetch: bool = True) -> None:
+        """Without `fetch` the slices are not read: it is known what is in them."""
+        self._fetch = fetch
         self.topics: dict[str, RemoteTopic] = {}
         self.stored: dict[str, list[Stored]] = {}
         self.files: set[str] = set()
@@ -66,11 +68,7 @@ class Image:
                 self.stored[part.topic] = []
                 self._begin(part)
             case Stored():
-                for inner in remote.slice(part.name):
-                    self._apply(inner, remote)
-                if self._topic(part).end != part.end:
-                    raise RemoteDamaged(f"{part.topic}: {part.name} does not hold [{part.first}, {part.end})")
-                self.stored[part.topic].append(part)
+                self._add_stored(part, remote)
             case Messages():
                 self._check(part)
                 self._add(part)
@@ -84,11 +82,22 @@ class Image:
                 self._add_side(part)
             case FileWritten():
                 steps = part.path.split("/")
-                if not all(steps) or {".", ".."} & set(steps) or "\0" in part.path:
+                if not all(steps) or {".", "..", TOPICS} & set(steps) or "\0" in part.path:
                     raise RemoteDamaged(f"{part.path!r} is no file of a data path")
                 self._write(part)
             case CheckpointMade():
                 pass
+
+    def _add_stored(self, part: Stored, remote: RemoteLog) -> None:
+        known = self._topic(part)
+        if self._fetch:
+            for inner in remote.slice(part.name):
+                self._apply(inner, remote)
+        elif known.end == part.first:
+            known.end = part.end
+        if known.end != part.end:
+            raise RemoteDamaged(f"{part.topic}: {part.name} does not hold [{part.first}, {part.end})")
+        self.stored[part.topic].append(part)
 
     def _topic(self, part: Stored | Messages | JournalEntries | SideRecords) -> RemoteTopic:
         known = self.topics.get(part.topic)
@@ -152,10 +161,3 @@ def superseded(image: Image, remote: RemoteLog) -> bool:
     """Return whether a checkpoint was made since the image began, so that what is missing may have been deleted."""
     newest = remote.checkpoint()
     return newest is not None and (image.checkpoint is None or newest.nonce != image.checkpoint.nonce)
-
-
-def sizes(remote: RemoteLog, prefixes: Sequence[str]) -> Iterable[tuple[str, int, int]]:
-    """Yield each prefix with how many objects there are, and their bytes."""
-    for prefix in prefixes:
-        found = [size for _, size in remote.engine.find(prefix)]
-        yield prefix, len(found), sum(found)

@@ -169,9 +169,14 @@ def _make_identity(
             node = found
             break
     identity = os.urandom(8).hex()
-    text = json.dumps({"id": identity, "node": node, "created": now, "crc": _check(identity, node, now)}) + "\n"
-    files.disk.replace(os.path.join(directory, "identity"), [text.encode()], sync=sync)
+    write_identity(directory, identity, node, now, files.disk, sync=sync)
     return identity, node
+
+
+def write_identity(directory: str, identity: str, node: int, now: int, disk: Disk, *, sync: bool) -> None:
+    """Write the file `identity` of a log. Raises `OSError`."""
+    text = json.dumps({"id": identity, "node": node, "created": now, "crc": _check(identity, node, now)}) + "\n"
+    disk.replace(os.path.join(directory, "identity"), [text.encode()], sync=sync)
 
 
 def segment_firsts(names: list[str]) -> list[int]:
