@@ -153,15 +153,17 @@ class RemoteMachine(RuleBasedStateMachine):
             writer.engine.plan = []
             writer.pending = writer.log.unsettled
 
-    def _successor(self, appends: int, whole: bool) -> Callable[[], None]:
-        """Return what a process does that takes over amid a call of another."""
+    def _successor(self, appends: int, whole: bool, *, new: bool = True) -> Callable[[], None]:
+        """Return what a process does amid a call of another: a new one that takes over, or the last that did."""
 
         def act() -> None:
-            writer = self._start(take_over=True)
+            writer = self._start(take_over=True) if new or not self.writers else self.writers[-1]
             assert writer is not None
             for _ in range(appends):
-                self._append(writer)
-            self._checkpoint(writer, whole)
+                if writer in self.writers:
+                    self._append(writer)
+            if writer in self.writers:
+                self._checkpoint(writer, whole)
 
         return act
 
@@ -171,9 +173,12 @@ class RemoteMachine(RuleBasedStateMachine):
     def start(self, take_over: bool, plan: list[str]) -> None:
         self._start(take_over, plan)
 
-    @rule(take_over=st.booleans(), step=st.integers(0, 7), appends=st.integers(0, 2), whole=st.booleans())
-    def start_while_another_does(self, take_over: bool, step: int, appends: int, whole: bool) -> None:
-        self._start(take_over, [*[""] * step, self._successor(appends, whole)])
+    @rule(
+        take_over=st.booleans(), step=st.integers(0, 7), appends=st.integers(0, 2), whole=st.booleans(),
+        new=st.booleans(),
+    )  # fmt: skip
+    def start_while_another_does(self, take_over: bool, step: int, appends: int, whole: bool, new: bool) -> None:
+        self._start(take_over, [*[""] * step, self._successor(appends, whole, new=new)])
 
     @precondition(lambda self: self.writers)
     @rule(data=st.data(), plan=st.lists(FATES, max_size=3))

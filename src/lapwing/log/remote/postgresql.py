@@ -51,7 +51,7 @@ class PostgreSql:
         columns = 'name text COLLATE "C" PRIMARY KEY, data bytea NOT NULL'
         try:
             connection.execute(self._sql("CREATE TABLE IF NOT EXISTS {} (" + columns + ")"))
-        except (errors.UniqueViolation, errors.DuplicateTable):  # another process makes it at the same moment
+        except (errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):  # by another process just now
             return
 
     def read(self, name: str) -> bytes | None:
