@@ -106,6 +106,17 @@ class RemoteMachine(RuleBasedStateMachine):
         self.writers.append(writer)
         return writer
 
+    def _proceed(self, writer: Writer) -> None:
+        """Have a process append a message, or repeat what it has not been answered."""
+        pending = writer.pending
+        if pending is None or (pending.parts and isinstance(pending.parts[-1], Messages)):
+            self._append(writer)
+        elif pending.kind == "data":  # the announcement of a checkpoint
+            with self._ending(writer):
+                writer.log.append(pending)
+        else:
+            self._release(writer)
+
     def _append(self, writer: Writer) -> None:
         """Have a process append a message, or what it has not been answered; it ends when it is fenced."""
         if writer.pending is None:
@@ -161,7 +172,7 @@ class RemoteMachine(RuleBasedStateMachine):
             assert writer is not None
             for _ in range(appends):
                 if writer in self.writers:
-                    self._append(writer)
+                    self._proceed(writer)
             if writer in self.writers:
                 self._checkpoint(writer, whole)
 
@@ -185,14 +196,7 @@ class RemoteMachine(RuleBasedStateMachine):
     def append(self, data: st.DataObject, plan: list[str]) -> None:
         writer = data.draw(st.sampled_from(self.writers))
         writer.engine.plan = list(plan)
-        pending = writer.pending
-        if pending is None or (pending.parts and isinstance(pending.parts[-1], Messages)):
-            self._append(writer)
-        elif pending.kind == "data":  # the announcement of a checkpoint
-            with self._ending(writer):
-                writer.log.append(pending)
-        else:
-            self._release(writer)
+        self._proceed(writer)
 
     @precondition(lambda self: self.writers)
     @rule(data=st.data(), whole=st.booleans(), plan=PLANS)
