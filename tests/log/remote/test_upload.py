@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lapwing.errors import ConfigError, NotReleased, RemoteDamaged, RemoteError, RemoteFailed
+from lapwing.errors import ConfigError, LogError, NotReleased, RemoteDamaged, RemoteError, RemoteFailed
 from lapwing.log.catalog import Catalog, ChannelEntry, TopicEntry
 from lapwing.log.datapath import DataPath
 from lapwing.log.journal.journal import Journal
@@ -272,6 +272,20 @@ def test_records_behind_a_checkpoint_are_restored_too(broker: Broker, engine: En
     again = DiskLog(tmp_path / "new" / "topics" / "t-payments", 0)
     assert bodies(again) == [b"one", b"two", b"three"]
     again.close()
+
+
+def test_what_a_start_would_have_to_mend_is_not_uploaded(broker: Broker, engine: Engine) -> None:
+    broker.upload(engine)
+    journal = Path(broker.topic("orders"), "journal")
+    identity = Path(broker.topic("payments"), "identity")
+    for path in (journal, identity):
+        before = path.read_bytes()
+        path.write_bytes(before[:20] + b"!" + before[21:])
+        with pytest.raises(LogError, match="start nsqd once, which mends it"):
+            broker.upload(engine)
+        path.write_bytes(before)
+
+    broker.upload(engine)  # it was released
 
 
 def test_a_folder_that_is_used_is_not_restored_to(broker: Broker, engine: Engine) -> None:

@@ -12,7 +12,8 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from lapwing.errors import ConfigError, RemoteFailed
 
 _ERRORS: Final = (BaseError, OSError, ValueError)  # what obstore raises
-_TIMEOUT: Final = timedelta(seconds=10)  # of a request; the caller tries again
+_TIMEOUT: Final = timedelta(seconds=60)  # of a request, which may be a slice on a slow line; the caller tries again
+_CONNECT: Final = timedelta(seconds=5)
 
 
 class ObjectStore:
@@ -29,7 +30,7 @@ class ObjectStore:
             self._store = obstore.store.from_url(
                 url,
                 # an endpoint without TLS is used if somebody names one
-                client_options={"timeout": _TIMEOUT, "connect_timeout": _TIMEOUT / 2, "allow_http": True},
+                client_options={"timeout": _TIMEOUT, "connect_timeout": _CONNECT, "allow_http": True},
                 retry_config={"max_retries": 1, "retry_timeout": _TIMEOUT},
             )
         except _ERRORS as error:

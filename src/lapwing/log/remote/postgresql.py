@@ -11,8 +11,8 @@ from psycopg import errors, sql
 from lapwing.errors import ConfigError, RemoteFailed
 
 TABLE: Final = "lapwing_remote"
-_SECONDS: Final = 10  # for a connection, and for a statement; the caller tries again
-_OPTIONS: Final = f"-c statement_timeout={_SECONDS * 1000} -c lock_timeout={_SECONDS * 1000}"
+_CONNECT: Final = 5  # seconds
+_OPTIONS: Final = "-c statement_timeout=60000 -c lock_timeout=10000"  # ms; the caller tries again
 
 
 class PostgreSql:
@@ -93,7 +93,7 @@ class PostgreSql:
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = psycopg.connect(
-                    self._url, autocommit=True, connect_timeout=_SECONDS, options=_OPTIONS, application_name="lapwing"
+                    self._url, autocommit=True, connect_timeout=_CONNECT, options=_OPTIONS, application_name="lapwing"
                 )
                 # with these a commit may be lost; all others wait for the disk, and for standbys where there are any
                 if self._connection.execute("SHOW synchronous_commit").fetchone() in (("off",), ("local",)):

@@ -8,7 +8,7 @@ from typing import Final
 from lapwing.errors import ConfigError, RemoteDamaged
 from lapwing.log import records
 from lapwing.log.datapath import TOPICS, folder
-from lapwing.log.disk import DISK, OpenFiles
+from lapwing.log.disk import DISK, MODE, OpenFiles
 from lapwing.log.log import DiskLog, LogOptions
 from lapwing.log.remote.image import Image, superseded
 from lapwing.log.remote.record import FileWritten, JournalEntries, LogBegun, Messages, SideRecords
@@ -80,11 +80,11 @@ class _DataPathImage(Image):
 
     def _append(self, path: str, data: bytes) -> None:
         DISK.make_directory(os.path.dirname(path), sync=False)
+        fd = DISK.open(path, os.O_RDWR | os.O_CREAT, MODE)
         try:
-            before = DISK.read(path)
-        except FileNotFoundError:
-            before = b""
-        DISK.replace(path, [before, data], sync=False)
+            DISK.write(fd, data, os.fstat(fd).st_size)
+        finally:
+            DISK.close(fd)
 
     def _write(self, part: FileWritten) -> None:
         super()._write(part)

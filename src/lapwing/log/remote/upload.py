@@ -23,6 +23,7 @@ from lapwing.records import dataclass
 SLICE_BYTES: Final = 32 << 20  # of frames; a slice is one object of the engine
 _SMALL: Final = 4 << 20  # a last slice of fewer bytes is replaced by one that has more
 _BLOCK: Final = 1 << 20
+_MEND: Final = "start nsqd once, which mends it, then stop it and upload again"
 _LEFT_OUT: Final = frozenset({TOPICS, QUARANTINE, RESTING, PROBE, "nsq-imported"})
 
 Report = Callable[[str, int, int], None]  # topic, bytes done, bytes to do
@@ -49,7 +50,7 @@ def upload(
     path has messages. Raises `RemoteError` for a remote log that holds something else, or something newer; nothing of
     it is changed then.
     """
-    identities = {topic: read_identity(os.path.join(place.topic_dir(topic), "identity")) for topic in topics_of(place)}
+    identities = {topic: _identity(place.topic_dir(topic)) for topic in topics_of(place)}
     nodes = Counter(used for _, used in identities.values())
     remote.claim(nodes.most_common(1)[0][0] if nodes else node, now=now, take_over=take_over)
     image = Image(fetch=False)
@@ -65,12 +66,19 @@ def upload(
                 parts += one.parts(report)
                 results.append(one.result)
         remote.make_checkpoint([*parts, *_files(place)], now=now)
-    except (RemoteError, LogError):
+    finally:
         if remote.epoch and remote.unsettled is None:
             remote.release(now=now)
-        raise
-    remote.release(now=now)
     return results
+
+
+def _identity(directory: str) -> tuple[str, int]:
+    """Return the id and the node of a log. Raises `LogError`."""
+    path = os.path.join(directory, "identity")
+    try:
+        return read_identity(path)
+    except (OSError, ValueError) as error:
+        raise LogError(f"{path}: {error}: {_MEND}") from error
 
 
 class _Topic:
@@ -111,8 +119,11 @@ class _Topic:
         yield from self._slices(report)
         if os.path.exists(os.path.join(self.directory, "journal")):
             journal = Journal(self.directory, files=self.files)
-            yield JournalEntries(self.topic, log_id, journal.snapshot())
+            entries = journal.snapshot()
             journal.abandon()
+            if journal.damaged:  # only a start that meets the damage takes care of what may have been deferred in it
+                raise LogError(f"{journal.path}: damaged: {_MEND}")
+            yield JournalEntries(self.topic, log_id, entries)
         side = os.path.join(self.directory, SIDE)
         for name in sorted(os.listdir(side)) if os.path.isdir(side) else ():
             channel = unfold(name, "c-")
