@@ -21,6 +21,8 @@ from admin_browser import chromium  # noqa: E402
 from admin_fakes import Channel, FakeLookupd, FakeNsqd, Topic, client  # noqa: E402
 from admin_stage import start_nsqadmin  # noqa: E402
 
+from lapwing.admin.samples import EVERY, TOPIC, Rows, encode  # noqa: E402
+
 SCREENS = HERE.parents[1] / "docs" / "screens"
 WATCHED = 60  # seconds of traffic before the first picture, so that the charts have lines
 TOPICS = [
@@ -54,8 +56,8 @@ def cluster() -> tuple[list[FakeNsqd], FakeLookupd]:
     nodes[2].topics["emails"].channels["mailer"] = Channel(paused=True, depth=310, messages=40_000, clients=[client(3)])
     for number in range(240):
         _order(nodes[number % 3].topics["orders"], number)
-    nodes[0].topics["_lapwing_flow"] = Topic(channels={"flow": Channel()})
-    _past(nodes[0].topics["_lapwing_flow"])
+    nodes[0].topics[TOPIC] = Topic(channels={"read": Channel()})
+    _past(nodes[0].topics[TOPIC])
     nodes[0].pipelines = _pipelines()
     for node in nodes[:2]:
         node.topics["orders.billing.dead"] = _dead_letters(chance)
@@ -157,25 +159,21 @@ def _hold(chance: random.Random, channel: Channel) -> None:
 
 
 def _past(topic: Topic) -> None:
-    """A week of windows of `orders`, as the flow pipeline leaves them: days and nights, and one bad afternoon."""
+    """A week of samples of `orders`: days and nights, and one bad afternoon."""
     chance = random.Random(7)
-    now = int(time.time()) // 600 * 600
-    for start in range(now - 7 * 86_400, now + 600, 600):
-        tide = 1.2 + math.sin((start % 86_400) / 86_400 * 2 * math.pi - 2) + chance.uniform(-0.06, 0.06)
-        bad = 1 + 5 * math.exp(-(((start - now + 200_000) / 6000) ** 2))
-        came = int(60_000 * tide)
-        rows = [{"messages": came, "bytes": int(came * (180 + 30 * tide + chance.uniform(-4, 4)))}]
+    now = int(time.time()) // EVERY
+    for step in range(now - 7 * 86_400 // EVERY, now + 1):
+        at = step * EVERY
+        tide = 1.2 + math.sin((at % 86_400) / 86_400 * 2 * math.pi - 2) + chance.uniform(-0.06, 0.06)
+        bad = 1 + 5 * math.exp(-(((at - now * EVERY + 200_000) / 6000) ** 2))
+        rows: Rows = {("orders", ""): [100 * tide, 0.0, 90 * tide * bad**2]}
         for name, speed in (("billing", 1.0), ("archive", 0.3), ("lake", 0.0)):
-            latency = {"p50_ms": 8 * speed * bad, "p95_ms": 40 * speed * bad * tide, "p99_ms": 95 * speed * bad * tide}
-            failed = {"requeued": int(came * 0.008 * speed * bad**1.4), "timed_out": int(came * 0.001 * speed * bad**2)}
-            depth, delivered = int(90 * speed * tide * bad**2), came + sum(failed.values())
-            moved = {"channel": name, "delivered": delivered, "depth": depth, "in_flight": 24}
-            rows.append(moved | failed | latency)
-        begin, end = (datetime.fromtimestamp(at, UTC).isoformat() for at in (start, start + 600))
-        about = {"window_start": begin, "window_end": end, "topic": "orders", "node": 1}
-        for row in rows:
-            topic.publish(json.dumps(about | row))
-            topic.log[-1]["timestamp"] = (start + 608) * 10**9
+            latency = [each / 1000 * speed * bad for each in (8, 40 * tide, 95 * tide)]
+            failed = [0.8 * tide * speed * bad**1.4, 0.1 * tide * speed * bad**2]
+            depth = 90 * speed * tide * bad**2
+            rows["orders", name] = [100 * tide, 99 * tide, depth, 24.0, 0.0, *failed, *latency]
+        topic.publish(encode(step, rows).decode())
+        topic.log[-1]["timestamp"] = (at + 8) * 10**9
 
 
 def _pipelines() -> list[dict[str, object]]:
@@ -278,6 +276,7 @@ def main(folder: str = "") -> None:
         "messages": f"/messages?topic=orders&message={nodes[0].name}%7C40",
         "dead": f"/dead?topic=orders.billing.dead&letter={nodes[0].name}%7C4",
         "dead-topics": "/dead",
+        "map": "/map",
         "clients": "/clients",
         "pipelines": "/pipelines?name=emails-dead",
         "audit": "/audit",

@@ -47,19 +47,19 @@ def test_rates_come_with_a_second_look(daemon: Daemon) -> None:
 
 
 def test_lapwings_own_topics_are_shown_to_those_who_ask(daemon: Daemon) -> None:
-    lapwing("pub", "_lapwing_flow", "{}", daemon=daemon)
+    lapwing("pub", "_lapwing_samples", "{}", daemon=daemon)
 
     def listed(*words: str) -> bool:
         top = json.loads(lapwing("top", "-n", "1", "--interval", "0.2s", "--json", *words, daemon=daemon).stdout)
         topics = [topic["topic"] for topic in lapwing_json("topics", *words, daemon=daemon)]
-        assert ("_lapwing_flow" in top["topics"]) == ("_lapwing_flow" in topics)
-        return "_lapwing_flow" in topics
+        assert ("_lapwing_samples" in top["topics"]) == ("_lapwing_samples" in topics)
+        return "_lapwing_samples" in topics
 
     assert not listed()
     assert listed("--all")
     behind = ("check", "--lag-warning", "1")
-    assert "_lapwing_flow" not in lapwing(*behind, daemon=daemon, code=1).stdout
-    assert "_lapwing_flow" in lapwing(*behind, "--topic", "_lapwing_flow", daemon=daemon, code=1).stdout
+    assert "_lapwing_samples" not in lapwing(*behind, daemon=daemon, code=1).stdout
+    assert "_lapwing_samples" in lapwing(*behind, "--topic", "_lapwing_samples", daemon=daemon, code=1).stdout
 
 
 def test_channels_tells_who_is_behind(daemon: Daemon) -> None:

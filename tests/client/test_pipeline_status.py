@@ -36,6 +36,6 @@ def test_brokers_that_a_pipeline_waits_for_are_named() -> None:
 
 def test_of_several_nodes_the_last_report_counts() -> None:
     old, new = status("running", ago=100), status("failed", ago=2)
-    other = {**status(), "name": "flow"}
+    other = {**status(), "name": "clicks"}
 
     assert newest([new, old, other]) == (other, new)

@@ -203,16 +203,18 @@ def test_a_replay_that_is_killed_goes_on_and_publishes_nothing_twice(broker, tmp
 
 def test_two_pipelines_share_a_session_and_stop_after_their_batch(broker, tmp_path):
     broker.publish("orders", b"1", b"2")
+    copy = "kind: transform\ntopics: orders\nformat: text\nto: copy\nsql: select body from input\n"
+    (tmp_path / "copy.yaml").write_text(copy)
     driver = subprocess.Popen(
-        [*LAPWING, "run", "archive", "flow", "--nsqd", broker.address, "--set", "trigger=500ms",
-         "--set", "flow.window=1s", "--master", "local[2]"],
+        [*LAPWING, "run", "archive", "copy.yaml", "--nsqd", broker.address, "--set", "trigger=500ms",
+         "--master", "local[2]"],
         cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         until(lambda: archived(tmp_path / "lapwing-data" / "archive"), seconds=LONG)
         until(lambda: len(broker.ask("/pipelines")["pipelines"]) == 2, seconds=LONG)
         again = lapwing("run", "archive", "--nsqd", broker.address, "--once", cwd=tmp_path)
-        stopped = lapwing("stop", "flow", cwd=tmp_path)
+        stopped = lapwing("stop", "copy", cwd=tmp_path)
         _, errors = driver.communicate(timeout=LONG)
     finally:
         driver.kill()
@@ -220,11 +222,11 @@ def test_two_pipelines_share_a_session_and_stop_after_their_batch(broker, tmp_pa
 
     assert again.returncode == 2
     assert "the pipeline archive is running already" in again.stderr
-    assert stopped.stdout == "flow has stopped\n"
+    assert stopped.stdout == "copy has stopped\n"
     assert driver.returncode == 0, errors
     told = lapwing("status", "--json", cwd=tmp_path)
     assert {(each["name"], each["state"]) for each in json.loads(told.stdout)} == {
-        ("archive", "stopped"), ("flow", "stopped")
+        ("archive", "stopped"), ("copy", "stopped")
     }  # fmt: skip
 
 
@@ -310,7 +312,7 @@ def test_list_and_init_show_what_there_is(tmp_path):
     shown = lapwing("list", cwd=tmp_path)
     made = lapwing("init", "transform", "clean.yaml", cwd=tmp_path)
 
-    assert "flow       Rates, sizes" in shown.stdout
+    assert "archive    " in shown.stdout
     assert made.stdout.startswith("clean.yaml written")
     assert "sql: |" in (tmp_path / "clean.yaml").read_text()
 

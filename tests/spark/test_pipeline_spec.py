@@ -232,7 +232,7 @@ def test_a_password_may_be_empty(tmp_path):
         spec.load(written(tmp_path, text % "7"))
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"replay", "flow"}))
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"replay"}))
 def test_every_kind_of_stream_has_a_module_of_its_name_that_builds_it(kind):
     module = import_module(f"lapwing.spark.pipelines.kinds.{kind}")
 

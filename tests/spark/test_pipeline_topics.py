@@ -1,7 +1,6 @@
-"""Pipelines from topic to topic on a real Spark and a real broker: transform, and flow, which needs none."""
+"""Pipelines from topic to topic on a real Spark and a real broker."""
 
 import json
-import time
 
 import pytest
 from pipeline_runs import Runs
@@ -10,7 +9,6 @@ from test_pipeline_archive import redo_last_batch
 from documents import block
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark import reason
-from lapwing.spark.pipelines.kinds.flow import BrokerFlow, Counters
 from lapwing.spark.pipelines.run import command as run_command
 from lapwing.spark.pipelines.run.home import PipelineHome
 
@@ -309,92 +307,3 @@ def test_windows_are_published_once_and_what_comes_too_late_is_counted(runs, bro
 
 def sale(at, country, amount):
     return json.dumps({"id": 7, "at": at * 1000, "country": country, "amount": amount}).encode()
-
-
-def stats(messages, requeued=0, depth=0, deferred=0):
-    channel = {
-        "channel_name": "c", "depth": depth, "in_flight_count": 0, "deferred_count": deferred, "client_count": 1,
-        "message_count": messages, "requeue_count": requeued, "timeout_count": 0,
-        "e2e_processing_latency": {"count": 1, "percentiles": [{"quantile": 0.99, "value": 5_000_000}]},
-    }  # fmt: skip
-    topic = {"topic_name": "t", "depth": 0, "message_count": messages, "message_bytes": messages * 10}
-    return {"topics": [{**topic, "channels": [channel]}, {**topic, "topic_name": "_lapwing_x", "channels": []}]}
-
-
-def test_samples_say_what_has_changed_and_a_restarted_broker_counts_from_zero():
-    counters = Counters()
-    assert list(counters.samples(stats(100), now=10.0)) == []
-
-    topic, channel = counters.samples(stats(150, requeued=5, depth=20), now=11.0)
-    after_restart, _ = counters.samples(stats(30), now=12.5)
-
-    assert (topic["messages"], topic["bytes"], topic["channel"]) == (50, 500, None)
-    assert (channel["delivered"], channel["requeued"], channel["depth"], channel["p99_ms"]) == (35, 5, 20, 5.0)
-    assert after_restart["messages"] == 30
-
-
-def test_a_message_is_delivered_when_it_leaves_the_channel_not_when_its_time_comes():
-    counters = Counters()
-    steps = [
-        stats(100, depth=10, deferred=20),
-        stats(110, depth=10, deferred=30),  # ten arrive that are to wait
-        stats(110, depth=25, deferred=15),  # of fifteen the time has come
-        stats(110, depth=0, deferred=15),  # and all that was ready is delivered
-        stats(110, depth=0, deferred=18, requeued=3),  # three come back, to wait
-        stats(0, depth=18),  # a restart: what waited is ready
-        stats(0, depth=0),
-    ]
-    samples = [list(counters.samples(step, now=float(at))) for at, step in enumerate(steps, 1)]
-    delivered = [sum(sample.get("delivered", 0) for sample in found) for found in samples]
-
-    assert delivered == [0, 0, 0, 25, 0, 0, 18]
-
-
-def test_a_window_adds_up_its_samples_and_is_given_out_once_when_it_is_over():
-    flow = BrokerFlow(7, 10.0)
-    for at, step in ((99.0, stats(100)), (101.0, stats(120, depth=9)), (104.0, stats(150, requeued=5, depth=2))):
-        flow.add(step, now=at)
-    assert flow.finished(now=109.9) == []
-
-    topic, channel = flow.finished(now=110.0)
-
-    ends = {"window_start": "1970-01-01T00:01:40.000Z", "window_end": "1970-01-01T00:01:50.000Z"}
-    assert topic == {
-        **ends, "topic": "t", "node": 7, "messages": 50, "bytes": 500, "message_bytes": 10.0, "depth": 0, "rate": 5.0
-    }  # fmt: skip
-    assert channel == {
-        **ends, "topic": "t", "channel": "c", "node": 7, "delivered": 53, "requeued": 5, "timed_out": 0, "depth": 9,
-        "in_flight": 0, "deferred": 0, "clients": 1, "p99_ms": 5.0, "failure_ratio": 0.0943, "rate": 5.3,
-    }  # fmt: skip
-    assert flow.finished(now=200.0) == []
-
-
-def test_flow_of_messages_is_told_per_topic_and_channel_without_spark(broker, tmp_path):
-    runs = Runs(None, broker, tmp_path)
-    broker.ask("/topic/create?topic=orders", b"")
-    broker.ask("/channel/create?topic=orders&channel=billing", b"")
-
-    def told():
-        return [json.loads(body) for body in broker.bodies("_lapwing_flow")] if shown() else []
-
-    def shown():
-        return any(topic["topic"] == "_lapwing_flow" for topic in broker.ask("/log/offsets")["topics"])
-
-    with runs.up("flow", "window=1s", "every=200ms") as running:
-        deadline = time.monotonic() + 90
-        while not any(row.get("channel") == "billing" and row["depth"] for row in told()):
-            assert time.monotonic() < deadline
-            broker.publish("orders", b"x" * 100, b"y" * 100)
-            time.sleep(0.2)  # messages at some rate are what is measured
-        names = [entry["name"] for entry in broker.ask("/pipelines")["pipelines"]]
-
-    rows = told()
-    topics = [row for row in rows if "channel" not in row]
-    assert running.jobs[0].progress.state == "stopped"
-    assert names == ["flow"]
-    assert broker.depth("_lapwing_flow", "flow") == 0
-    assert {row["topic"] for row in rows} == {"orders"}
-    assert all(row["message_bytes"] in (0.0, 100.0) for row in topics)
-    assert not any("failure_ratio" in row for row in topics)
-    assert sum(row["messages"] for row in topics) > 0
-    assert runs.once("flow").state == "finished"

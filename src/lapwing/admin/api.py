@@ -8,10 +8,9 @@ from lapwing import names
 from lapwing.admin.access import inside, parse_networks
 from lapwing.admin.actions import ACTS, Forbidden, warning_of
 from lapwing.admin.asgi import BodyTooBig, Respond, WebRequest, WebRoute, json_body
-from lapwing.admin.flow_history import hint
-from lapwing.admin.flow_windows import RANGES
 from lapwing.admin.graphite import GraphiteFailed
 from lapwing.admin.metrics import exposition
+from lapwing.admin.samples import EVERY, SPANS, fields_of
 from lapwing.admin.services import Services
 from lapwing.client.cluster_client import Found, NoSuchNode, NothingThere, UpstreamFailed
 from lapwing.net.server.answers import Answer, failure, plain, text, value
@@ -19,7 +18,6 @@ from lapwing.net.server.prometheus import CONTENT_TYPE
 
 log = logging.getLogger("nsqadmin")
 
-PATIENCE: Final = 10.0  # seconds for a first look at days of windows
 _FAILURES: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (Forbidden, 403, "FORBIDDEN"),
     (NoSuchNode, 404, "NODE_NOT_FOUND"),
@@ -77,8 +75,8 @@ class Api:
             ("GET", "/api/graphite", self.rate),
             ("GET", "/api/alarms", self.alarms),
             ("GET", "/metrics", self.metrics),
-            ("GET", "/api/flow/<topic>", self.past),
-            ("GET", "/api/flow/<topic>/<channel>", self.past),
+            ("GET", "/api/history/<topic>", self.past),
+            ("GET", "/api/history/<topic>/<channel>", self.past),
             ("GET", "/config/<option>", self.read_config),
             ("PUT", "/config/<option>", self.write_config),
         ]
@@ -132,27 +130,19 @@ class Api:
         return Answer(200, shown.encode(), CONTENT_TYPE, nsq=False)
 
     async def past(self, request: WebRequest) -> Answer:
-        """Answer with the windows of the flow pipeline, as the charts show them (not in NSQ)."""
-        wanted = request.query.get("range", RANGES[0].name)
-        scale = next((scale for scale in RANGES if scale.name == wanted), None)
-        if scale is None:
+        """Answer with the samples of a topic or channel, as the charts of days show them (not in NSQ)."""
+        span = SPANS.get(request.query.get("range", "6h"))
+        if span is None:
             raise Invalid("INVALID_ARG_RANGE")
         topic, channel = request.names["topic"], request.names.get("channel", "")
-        cluster_view = await self._admin.poller.fresh()
-        past = await self._admin.flow.fresh(scale, patience=PATIENCE)
-        points = past.windows.points(topic, channel, now=cluster_view.at)
-        shown_hint = hint(past, cluster_view, self._admin.poller.limits, self._admin.cluster_client)
-        return value(
-            {
-                "topic": topic,
-                "channel": channel,
-                "range": scale.name,
-                "step": past.windows.step,
-                "sampled": bool(past.windows.sampled),
-                "points": [point.to_json() for point in points],
-                "message": f"{shown_hint.text} {shown_hint.command}".strip(),
-            }
-        )
+        samples, since = self._admin.recorder.samples, self._admin.cluster_client.clock() - span
+        figures = {name: samples.points((topic, channel), name, since=since) for name in fields_of((topic, channel))}
+        times = [at for at, _ in figures["in"]]
+        points = [
+            {"at": int(at), **{name: column[index][1] for name, column in figures.items()}}
+            for index, at in enumerate(times)
+        ]
+        return value({"topic": topic, "channel": channel, "step": EVERY, "points": points, "message": ""})
 
     async def rate(self, request: WebRequest) -> Answer:
         if request.query.get("metric") != "rate":

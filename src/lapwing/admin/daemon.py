@@ -157,8 +157,8 @@ async def _serve(admin: Services, listener: Listener, log: Log) -> None:
 
 @asynccontextmanager
 async def _background(admin: Services) -> AsyncIterator[None]:
-    """Run the poller, the reader of flow windows and the notifier while the daemon serves."""
-    tasks = [asyncio.create_task(admin.poller.run()), asyncio.create_task(admin.flow.run())]
+    """Run the poller, the recorder of samples and the notifier while the daemon serves."""
+    tasks = [asyncio.create_task(admin.poller.run()), asyncio.create_task(admin.recorder.run())]
     if admin.notifier is not None:
         tasks.append(asyncio.create_task(admin.notifier.run()))
     try:

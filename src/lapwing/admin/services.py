@@ -10,12 +10,12 @@ from lapwing.admin.access import AccessRules, Logins, parse_networks, read_passw
 from lapwing.admin.actions import Actions
 from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.audit import Audit
-from lapwing.admin.flow_history import FlowHistory
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.notifications import Notifier
 from lapwing.admin.options import AdminOptions
 from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
+from lapwing.admin.samples import Recorder
 from lapwing.client.admin import Admin
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp
@@ -36,7 +36,7 @@ class Services:
     options: AdminOptions
     cluster_client: ClusterClient
     poller: Poller
-    flow: FlowHistory
+    recorder: Recorder
     actions: Actions
     access: AccessRules
     graphite: Graphite
@@ -103,7 +103,7 @@ def build(options: AdminOptions, log: Log) -> Services:
         options,
         cluster_client,
         poller,
-        FlowHistory(http, lambda: [state.node for state in poller.cluster_view.nodes if state.lapwing]),
+        Recorder(http, poller, records=not options.read_only),
         Actions(brokers, Audit(options.audit_file), notifier),
         access,
         graphite,

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 app = Group(
     "pipeline",
-    "Run data pipelines on Spark: archive, table, transform and replay, and flow, which needs no Spark.",
-    example="lapwing pipeline run archive flow --nsqd 127.0.0.1:4151",
+    "Run data pipelines on Spark: archive, table, transform and replay.",
+    example="lapwing pipeline run archive --nsqd 127.0.0.1:4151",
 )
 
 Names = Annotated[list[str], Argument(metavar="NAME|FILE...", help="Kinds of pipelines, or .yaml or .py files.",
@@ -37,7 +37,7 @@ Json = Annotated[bool, Option("--json", help="Print JSON.")]
 DATA = Path("lapwing-data/pipelines")
 ARCHIVE = Path("lapwing-data/archive")
 _STDERR = 2
-KINDS = ("archive", "table", "transform", "replay", "flow")
+KINDS = ("archive", "table", "transform", "replay")
 MISSING = "Spark is not installed; pip install 'lapwing[spark]'"
 
 
@@ -116,11 +116,9 @@ def _run(command: "RunCommand", data: Path) -> None:
     logging.getLogger("lapwing").setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # the query that fails reports the same
     logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command.")  # py4j as well
-    spark: Any = None
     try:
-        if preview or running.needs_spark:
-            with busy(*STARTING):
-                spark = running.session()
+        with busy(*STARTING):
+            spark = running.session()
     except StoppedEarly:
         print("stopped before Spark was there; nothing was done", file=sys.stderr)
         return

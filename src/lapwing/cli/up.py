@@ -18,7 +18,7 @@ def app(
         list[str], Option("--demo-without", metavar="CHANNEL", help="Leave the consumer of this channel out: "
                           "billing, shipping, analytics, ledger, mail.")
     ] = [],  # noqa: B006
-    spark: Annotated[bool, Option("--spark/--no-spark", help="Run the data pipelines: archive, flow.")] = True,
+    spark: Annotated[bool, Option("--spark/--no-spark", help="Run the data pipeline archive.")] = True,
     admin: Annotated[bool, Option("--admin/--no-admin", help="Run nsqadmin, the web UI.")] = True,
     host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     durability: Annotated[

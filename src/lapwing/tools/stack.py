@@ -89,7 +89,7 @@ def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool
         if missing:
             notes.append(f"the data pipelines are left out: {missing}")
         else:
-            pipelines = ("archive", "flow")
+            pipelines = ("archive",)
     return Plan(data, host, ports, admin, pipelines, demo, demo_rate, durability, tuple(notes), nodes,
                 demo_without)
 
@@ -189,7 +189,7 @@ def _nsqd(plan: Plan, number: int, broadcast: str) -> Service:
         (*program("nsqd"), f"--tcp-address={plan.listen(tcp)}", f"--http-address={plan.listen(http)}",
          f"--broadcast-address={broadcast}", f"--lookupd-tcp-address={plan.address('lookupd_tcp')}",
          f"--data-path={plan.data / name}", f"--durability={plan.durability}", f"--redis-address={redis}", *REPLAY,
-         LONGEST_DEFER, *((LATENCY,) if "flow" in plan.pipelines else ())),
+         LONGEST_DEFER, *((LATENCY,) if plan.admin else ())),
         address=f"tcp {plan.address(tcp)}, http {plan.address(http)}, redis {redis}",
         ping=plan.address(http), patience=10.0,
     )  # fmt: skip

@@ -20,7 +20,7 @@ CHARTS: Final = (
     Lines("Waiting messages", "count", (("depth", "ready", "c1"), ("in_flight", "in flight", "c2")), stack=True),
 )
 PAST: Final = (
-    Lines("Messages a second", "rate", (("into", "arrived", "c1"), ("out", "delivered", "c2"))),
+    Lines("Messages a second", "rate", (("in", "arrived", "c1"), ("out", "finished", "c2"))),
     Lines(
         "Waiting messages",
         "count",
@@ -29,8 +29,6 @@ PAST: Final = (
     ),
     LATENCY,
     FAILURES,
-    Lines("Message size", "bytes", (("size", "on average", "c4"),)),
-    Lines("Bytes a second", "flow", (("bytes_in", "arrived", "c1"),)),
 )
 
 
@@ -42,7 +40,7 @@ def draw(view: PageView, topic: str, channel: str) -> None:
     _consumers(view, topic, channel)
     if view.cluster_view.lapwing:
         PendingPanel(view, topic, channel)
-    history, ago = view.admin.poller.history, LongAgo(topic, channel, PAST)
+    history, ago = view.admin.poller.history, LongAgo((topic, channel), PAST)
     with element("div", None, "lw-stack") as drawn:
         charts(view, lambda: history.channels.get((topic, channel)), CHARTS, ago=ago)
 

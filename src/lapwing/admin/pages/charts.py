@@ -1,23 +1,19 @@
-"""Charts of nsqadmin's own history and of the flow pipeline, below a choice of spans."""
+"""Charts of nsqadmin's own history, and of the samples of days, below a choice of spans."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nicegui.element import Element
-
-from lapwing.admin.flow_history import FlowPast, Hint, hint, range_of
 from lapwing.admin.history import Track
-from lapwing.admin.pages.elements import Chart, element, set_attributes, set_text
+from lapwing.admin.pages.elements import Chart, element, set_attributes
 from lapwing.admin.pages.frame import PageView
+from lapwing.admin.samples import Key
 
 SPANS: Final = ((300, "5 min"), (1800, "30 min"), (7200, "2 h"), (86400, "24 h"))
 LONG_SPANS: Final = (*SPANS[:3], (21600, "6 h"), (86400, "24 h"), (604800, "7 d"))
+LONG: Final = 21600  # seconds of the first span that is drawn from samples
 NEWEST: Final = 20  # points sent again with each poll, in case some were missed
 RATES: Final = ("in", "out")  # fields that are rates
-SAMPLED: Final = "There are more windows than nsqadmin reads: each point is a sample, so short peaks may be missing."
-UNMEASURED: Final = "Latency is measured by an nsqd that runs with"
-MEASURE: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +28,13 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class LongAgo:
-    """The charts of long ranges: their topic or channel, and the fields of `FlowPoint` that they draw."""
+    """The charts of long spans: the topic or channel, and the figures of its samples that they draw."""
 
-    topic: str
-    channel: str
+    key: Key
     drawn: Sequence[Lines]
 
 
-FAILURES: Final = Lines("Failures", "share", (("requeued", "requeued", "c3"), ("timed_out", "timed out", "c5")))
+FAILURES: Final = Lines("Failures a second", "rate", (("requeued", "requeued", "c3"), ("timed_out", "timed out", "c5")))
 LATENCY: Final = Lines(
     "Delivery latency", "duration", (("p50", "p50", "c1"), ("p95", "p95", "c2"), ("p99", "p99", "c4"))
 )
@@ -77,7 +72,8 @@ def charts(
 ) -> None:
     """Draw charts below a choice of spans, and keep them live. `track` may return None at first.
 
-    With `ago` there are longer spans, with charts of their own; where no window is known, nsqadmin's own stand in.
+    With `ago` there are longer spans, with charts of their own; until there is a sample, nsqadmin's own history is
+    shown.
     """
     spans = LONG_SPANS if ago is not None else SPANS
     span = [next((seconds for seconds, _ in spans if view.asked("span") == str(seconds)), spans[1][0])]
@@ -95,19 +91,24 @@ def charts(
             tab = element("button", name, type="button", aria_pressed=pressed, data_address=f"span={seconds}")
             tab.on("click", lambda seconds=seconds: choose(seconds), args=[])
             tabs.append((seconds, tab))
-    past = _Past(view, ago) if ago is not None else None
-    own = ChartGroup(drawn)
+    past, own = ChartGroup(ago.drawn if ago is not None else ()), ChartGroup(drawn)
+    shown = [0]  # version of the samples that were drawn
+    samples = view.admin.recorder.samples
 
     def show(*, whole: bool) -> None:
-        long = past is not None and past.show(span[0], anew=whole)
+        long = ago is not None and span[0] >= LONG and samples.has(ago.key)
         whole = whole or own.box.visible == long
         own.box.set_visibility(not long)
-        if long:
+        past.box.set_visibility(long)
+        since = view.cluster_view.at - span[0]
+        if ago is not None and long:
+            if whole or shown[0] != samples.version:
+                past.show(lambda name: samples.points(ago.key, name, since=since), span=span[0])
+                shown[0] = samples.version
             return
         own.make(span[0])
         known = track()
         if known is not None:
-            since = view.cluster_view.at - span[0]
             own.show(lambda field: known_points(known, field, since=since), span=span[0], whole=whole)
 
     show(whole=True)
@@ -118,57 +119,6 @@ def known_points(track: Track, field: str, *, since: float) -> list[tuple[float,
     """Return the points of a field; a gap for the first rate, which needs a second sample."""
     begins = track.begins() if field in RATES else None
     return [(at, None if at == begins else value) for at, value in track.points(field, since=since)]
-
-
-class _Past:
-    """The charts of the flow pipeline, or a hint how to start it."""
-
-    def __init__(self, view: PageView, ago: LongAgo) -> None:
-        self._view = view
-        self._ago = ago
-        self._drawn: tuple[int, int] | None = None  # span, version of what was drawn
-        self._words = _remark("lw-notice lw-hint")
-        self._group = ChartGroup(ago.drawn)
-        self._sampled = element("p", SAMPLED, "lw-faint")
-        self._latency = _remark("lw-faint")
-
-    def show(self, span: int, *, anew: bool) -> bool:
-        """Show that span if it is a long one and there are windows; return whether it is shown."""
-        admin, scale = self._view.admin, range_of(span)
-        past = admin.flow.look(scale) if scale is not None else None
-        limits, client = admin.poller.limits, admin.cluster_client
-        _set_remark(self._words, hint(past, self._view.cluster_view, limits, client) if past is not None else Hint())
-        if past is None or not past.windows.seen:
-            self._drawn = None
-            for each in (self._group.box, self._sampled, self._latency[0]):
-                each.set_visibility(False)
-            return False
-        if anew or self._drawn != (span, past.version):
-            self._draw(past, span)
-        self._group.box.set_visibility(True)
-        return True
-
-    def _draw(self, past: FlowPast, span: int) -> None:
-        points = past.windows.points(self._ago.topic, self._ago.channel, now=self._view.cluster_view.at)
-        self._group.show(lambda field: [(point.at, getattr(point, field)) for point in points], span=span)
-        self._drawn = (span, past.version)
-        self._sampled.set_visibility(bool(past.windows.sampled))
-        measured = any(point.p50 is not None for point in points) or not any(point.out for point in points)
-        _set_remark(self._latency, Hint() if measured else Hint(UNMEASURED, MEASURE))
-
-
-def _remark(classes: str) -> tuple[Element, Element, Element]:
-    """Add a paragraph with a text and a command."""
-    with element("p", None, classes, role="note") as made:
-        return made, element("span", ""), element("code", "")
-
-
-def _set_remark(remark: tuple[Element, Element, Element], given: Hint) -> None:
-    box, text, command = remark
-    set_text(text, f"{given.text} ")
-    set_text(command, given.command)
-    command.set_visibility(bool(given.command))
-    box.set_visibility(bool(given.text))
 
 
 def graphite_links(view: PageView, name: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from lapwing.admin.graphite import statsd_name
-from lapwing.admin.pages.charts import FAILURES, LATENCY, Lines, LongAgo, charts, graphite_links
+from lapwing.admin.pages.charts import Lines, LongAgo, charts, graphite_links
 from lapwing.admin.pages.dialogs import act_buttons, ask_act, ask_create
 from lapwing.admin.pages.elements import Table, button, element, link_button, notice, panel, show_notice
 from lapwing.admin.pages.frame import PageView
@@ -26,15 +26,6 @@ CHARTS: Final = (
         "Waiting messages", "count", (("backlog", "in channels", "c1"), ("waiting", "in the topic", "c3")), stack=True
     ),
 )
-PAST: Final = (
-    Lines("Messages a second", "rate", (("into", "published", "c1"), ("out", "delivered by all channels", "c2"))),
-    Lines("Waiting messages", "count", (("depth", "in channels", "c1"), ("waiting", "in the topic", "c3")), stack=True),
-    LATENCY,
-    FAILURES,
-    Lines("Message size", "bytes", (("size", "on average", "c4"),)),
-    Lines("Bytes a second", "flow", (("bytes_in", "published", "c1"),)),
-)
-
 
 def draw(view: PageView, topic: str) -> None:
     """Draw `/topics/<topic>`."""
@@ -43,7 +34,7 @@ def draw(view: PageView, topic: str) -> None:
     _nodes(view, topic)
     _channels(view, topic)
     with element("div", None, "lw-stack") as drawn:
-        charts(view, lambda: view.admin.poller.history.topics.get(topic), CHARTS, ago=LongAgo(topic, "", PAST))
+        charts(view, lambda: view.admin.poller.history.topics.get(topic), CHARTS, ago=LongAgo((topic, ""), CHARTS))
     view.live(lambda: drawn.set_visibility(is_known(view, topic)))
 
 

@@ -23,7 +23,7 @@ from lapwing.spark.pipelines.run.checkpoint import Checkpoint
 from lapwing.spark.pipelines.run.context import PreparedQuery, RunContext, paths_of
 from lapwing.spark.pipelines.run.home import PipelineLock
 from lapwing.spark.pipelines.run.progress import PipelineProgress, ProgressReporter
-from lapwing.spark.pipelines.settings.kind_settings import FlowSettings, ReplaySettings, StreamSettings
+from lapwing.spark.pipelines.settings.kind_settings import ReplaySettings, StreamSettings
 from lapwing.spark.pipelines.settings.spec import PipelineSpec
 from lapwing.spark.session import activate, local_session, session_builder, warehouse
 from lapwing.spark.source.losses import ADVICE
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from lapwing.spark.pipelines.kinds.flow import FlowJob
     from lapwing.spark.pipelines.kinds.replay import ReplayJob
 
 logger = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class RunRequest:
 
 
 Show = Callable[[PipelineProgress], None]
-Job: TypeAlias = "StreamJob | ReplayJob | FlowJob"
+Job: TypeAlias = "StreamJob | ReplayJob"
 
 
 class StreamJob:
@@ -216,10 +215,6 @@ class PipelineRun:
             self._at_once.set()
         self._asked.set()
 
-    @property
-    def needs_spark(self) -> bool:
-        return not all(isinstance(spec.settings, FlowSettings) for spec in self._specs)
-
     def session(self) -> "SparkSession":
         """Return the session for them, started now. The brokers are informed meanwhile that the pipelines start.
 
@@ -288,15 +283,11 @@ class PipelineRun:
             except (Py4JError, PySparkException) as error:
                 raise LapwingError(f"{spec.name}: {complaint(error)}") from error
 
-    def run(self, spark: "SparkSession | None", show: Show) -> bool:
-        """See them through to their end; return whether all ended well. `show` is called at every change.
-
-        `spark` may be None where nothing needs it.
-        """
+    def run(self, spark: "SparkSession", show: Show) -> bool:
+        """See them through to their end; return whether all ended well. `show` is called at every change."""
         with self._held as stack:
-            if spark is not None:
-                for spec in self._specs:
-                    stack.callback(_hold(spark, str(self._paths[spec.name].home.path / "spark.lock")))
+            for spec in self._specs:
+                stack.callback(_hold(spark, str(self._paths[spec.name].home.path / "spark.lock")))
             for spec in self._specs:
                 stack.callback(self._reporter(spec).close)
             stack.callback(self._stop_all)
@@ -342,17 +333,12 @@ class PipelineRun:
         reporter.send(progress)
         show(progress)
 
-    def _start(self, spark: "SparkSession | None", spec: PipelineSpec) -> Job:
+    def _start(self, spark: "SparkSession", spec: PipelineSpec) -> Job:
         from pyspark.errors import AnalysisException, ParseException
 
         settings = spec.settings
         progress = _beginning(spec)
         self._locks[spec.name].write_status(progress.as_json())
-        if isinstance(settings, FlowSettings):
-            from lapwing.spark.pipelines.kinds.flow import FlowJob
-
-            return FlowJob(settings, progress, once=self._wanted.once)
-        assert spark is not None
         context = self._context_of(spark, spec)
         if isinstance(settings, ReplaySettings):
             from lapwing.spark.pipelines.kinds.replay import ReplayJob
@@ -384,7 +370,7 @@ class PipelineRun:
         context.spark.sparkContext.setLocalProperty("spark.scheduler.pool", progress.name)
         return StreamJob(writer.start(), prepared, context, progress)
 
-    def _start_again(self, spark: "SparkSession | None", job: Job, starts: dict[str, int]) -> "Job | None":
+    def _start_again(self, spark: "SparkSession", job: Job, starts: dict[str, int]) -> "Job | None":
         """Return a new job in the place of one whose workers did not start in time; None where that is no help."""
         name = job.progress.name
         starts[name] = starts.get(name, 1) + 1
@@ -397,7 +383,7 @@ class PipelineRun:
             again.replaces(job)
         return again
 
-    def _watch(self, spark: "SparkSession | None", show: Show) -> None:
+    def _watch(self, spark: "SparkSession", show: Show) -> None:
         next_report = 0.0
         ended: set[str] = set()
         starts: dict[str, int] = {}

@@ -15,7 +15,7 @@ from lapwing.spark.pipelines.kinds.messages import access
 from lapwing.spark.pipelines.run.command import RunCommand, remembered
 from lapwing.spark.pipelines.run.context import paths_of
 from lapwing.spark.pipelines.run.home import PipelineHome
-from lapwing.spark.pipelines.settings.kind_settings import FlowSettings, PipelineSettings, StreamSettings
+from lapwing.spark.pipelines.settings.kind_settings import PipelineSettings, StreamSettings
 from lapwing.spark.pipelines.settings.spec import PipelineSpec
 from lapwing.spark.tables.delta import open_table, optimize, parts_of, read_note, vacuum
 
@@ -53,8 +53,6 @@ def _remove_from_brokers(spec: PipelineSpec) -> list[str]:
 
 def _channels(address: str, found: BrokerAccess, settings: PipelineSettings) -> list[tuple[str, str]]:
     """Return the topics of a broker that the pipeline has a channel on, with the channel."""
-    if isinstance(settings, FlowSettings):
-        settings = StreamSettings(name=settings.name, topics=(settings.to,))  # it moves a channel of its result
     if not isinstance(settings, StreamSettings):
         return []
     channel = settings.channel or settings.name

@@ -11,7 +11,6 @@ from lapwing.spark.pipelines.settings.values import setting
 OWN_TOPICS: Final = "_lapwing"  # topics whose names begin so are ours, and left out where a pattern would take them in
 BENCH_TOPICS: Final = "lapwing_bench_"  # topics of `lapwing bench`, which deletes them when it ends
 ALL_TOPICS: Final = rf"(?!{OWN_TOPICS}|{BENCH_TOPICS})[^#]*"  # nor those that are gone with their last consumer
-FLOW_TOPIC: Final = "_lapwing_flow"
 DEFAULT_TIME: Final = "_timestamp"  # of an event: when its message was published
 _HISTORY: Final = "How long files that were merged away are kept, for readers and for time travel."
 DEFAULT_NSQD: Final = ("127.0.0.1:4151",)
@@ -218,19 +217,9 @@ class ReplaySettings(PipelineSettings):
     dry_run: bool = setting(s.flag, False, about="Only show what would be published.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlowSettings(PipelineSettings):
-    """Rates, sizes, latency and failures of messages per topic and channel, in windows; needs no Spark."""
-
-    every: float = setting(s.seconds, 1.0, about="Time between samples of the brokers' stats.")
-    window: float = setting(s.seconds, 10.0, about="Length of a window.")
-    to: str = setting(s.topic, FLOW_TOPIC, about="Topic for the windows as JSON.")
-
-
 KINDS: Final[dict[str, type[PipelineSettings]]] = {
     "archive": ArchiveSettings,
     "table": TableSettings,
     "transform": TransformSettings,
     "replay": ReplaySettings,
-    "flow": FlowSettings,
 }

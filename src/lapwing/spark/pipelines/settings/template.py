@@ -24,7 +24,6 @@ _SAID: Final[dict[str, dict[str, str]]] = {
         "to": "orders.gross",
     },
     "replay": {"topics": "[orders]", "to": "orders.again", "since": '"2026-01-01T00:00:00Z"'},
-    "flow": {},
 }
 
 
