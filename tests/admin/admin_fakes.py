@@ -216,6 +216,7 @@ class FakeNsqd(Fake):
         self.health = "OK"
         self.start_time = int(time.time()) - 7200
         self.topics: dict[str, Topic] = {}
+        self.producers: list[dict[str, Any]] = []
         self.pipelines: list[dict[str, Any]] = []
         self.published: list[tuple[str, bytes, str, str]] = []
         self.tombstoned: set[str] = set()
@@ -280,7 +281,7 @@ class FakeNsqd(Fake):
             "health": self.health,
             "start_time": self.start_time,
             "topics": None if unknown else shown,
-            "producers": None,
+            "producers": self.producers if clients else None,
         }
 
     def _pending(self, query: dict[str, str]) -> tuple[int, Any]:

@@ -29,6 +29,7 @@ PAGES = {
     "/counter": "Counter",
     "/lookup": "Lookup",
     "/messages?topic=orders": "Messages",
+    "/map": "Map",
     "/clients": "Clients",
     "/pipelines": "Pipelines",
     "/dead": "Dead letters",

@@ -31,6 +31,7 @@ PAGES: Final = (
     PageEntry("/topics", "Topics", "topics", "Watch", "t", "topic"),
     PageEntry("/topics/<topic>", "Topics", "topic"),
     PageEntry("/topics/<topic>/<channel>", "Topics", "channel"),
+    PageEntry("/map", "Map", "map", "Watch", "w", "hub"),
     PageEntry("/clients", "Clients", "clients", "Watch", "c", "lan"),
     PageEntry("/counter", "Counter", "counter", "Watch", "k", "speed"),
     PageEntry("/messages", "Messages", "messages", "Data", "m", "mail_outline"),

@@ -14,6 +14,7 @@ from lapwing.admin.alarms import Alarm, AlarmLimits, alarms, unread
 from lapwing.admin.dead_letters import DEAD_CHANNEL, DeadTopic, dead_topics
 from lapwing.admin.error_texts import failure_reason
 from lapwing.admin.history import History
+from lapwing.admin.pipeline_history import PipelineHistory
 from lapwing.client import cluster
 from lapwing.client.cluster import Json, Node
 from lapwing.client.cluster_client import ClusterClient
@@ -62,11 +63,13 @@ class Poller:
 
     cluster_client: ClusterClient
     history: History = field(default_factory=History)
+    pipeline_history: PipelineHistory = field(default_factory=PipelineHistory)
     limits: AlarmLimits = field(default_factory=AlarmLimits)
     cluster_view: ClusterView = field(default_factory=ClusterView)
     alarms: list[Alarm] = field(default_factory=list)
     unread: int = 0  # messages in channels that nobody reads yet
     channels: dict[tuple[str, str], Json] = field(default_factory=dict)  # channels that pages show, with clients
+    producers: list[Json] = field(default_factory=list)  # connections that have published, while clients are shown
     resources: dict[str, Json] = field(default_factory=dict)  # of nodes that pages show, by name
     dead: dict[str, DeadTopic] = field(default_factory=dict)  # dead-letter topics by name
     busy: float = 0.0  # seconds of CPU that the last poll took
@@ -164,6 +167,7 @@ class Poller:
         )
         self.busy = time.process_time() - began
         answers = asked.answers
+        self.producers = [each for answer in answers.values() for each in answer.get("producers") or ()]
         await self._explore_new(answers)
         began = time.process_time()
         await asyncio.sleep(0)  # with thousands of topics each step takes long: serve requests in between
@@ -361,6 +365,7 @@ class Poller:
             if now - (pipeline.get("updated_ms") or 0) / 1000 < PIPELINE_FOR
         }
         self._pipelines_kept = self._pipelines_kept or bool(keepers)
+        self.pipeline_history.sample(self._pipelines.values())
 
     async def _channel(
         self, key: tuple[str, str], answers: dict[str, Json], topics: dict[str, Json], now: float

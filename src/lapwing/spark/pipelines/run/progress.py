@@ -41,6 +41,7 @@ class PipelineProgress:
     total: int | None = None  # messages that a bounded run will read
     updated_ms: int = 0
     batch_at_ms: int = 0  # when the last batch ended; 0: none has
+    lands: tuple[str, ...] = ()  # where its rows go: a folder or an address, and `topic NAME`
     away: tuple[str, ...] = ()  # brokers that do not answer, each with the reason
     error: str = ""
 

@@ -237,7 +237,7 @@ class PipelineRun:
         def announce() -> None:
             while not done.is_set():
                 for spec in starting:
-                    self._reporter(spec).send(_beginning(spec))
+                    self._reporter(spec).send(_beginning(spec, self._paths[spec.name].out))
                 done.wait(_REPORT_SECONDS)
 
         thread = threading.Thread(target=announce, name="announce", daemon=True)
@@ -255,7 +255,7 @@ class PipelineRun:
             done.set()
             thread.join()
             for spec in starting if failed else ():
-                self._reporter(spec).send(replace(_beginning(spec), **failed))
+                self._reporter(spec).send(replace(_beginning(spec, self._paths[spec.name].out), **failed))
                 self._reporter(spec).close()
 
     def _reporter(self, spec: PipelineSpec) -> ProgressReporter:
@@ -296,7 +296,7 @@ class PipelineRun:
                     try:
                         self.jobs.append(self._start(spark, spec))
                     except LapwingError as error:
-                        failed = replace(_beginning(spec), state="failed", error=str(error))
+                        failed = replace(_beginning(spec, self._paths[spec.name].out), state="failed", error=str(error))
                         self._locks[spec.name].write_status(failed.as_json())
                         raise
             try:
@@ -337,7 +337,7 @@ class PipelineRun:
         from pyspark.errors import AnalysisException, ParseException
 
         settings = spec.settings
-        progress = _beginning(spec)
+        progress = _beginning(spec, self._paths[spec.name].out)
         self._locks[spec.name].write_status(progress.as_json())
         context = self._context_of(spark, spec)
         if isinstance(settings, ReplaySettings):
@@ -448,10 +448,12 @@ def _let_go(file: Any) -> None:
         file.close()
 
 
-def _beginning(spec: PipelineSpec) -> PipelineProgress:
+def _beginning(spec: PipelineSpec, out: str) -> PipelineProgress:
     settings = spec.settings
     channel = settings.channel or settings.name if isinstance(settings, StreamSettings) else ""
-    return PipelineProgress(spec.name, settings.kind, _topics(spec), channel, updated_ms=records.now_ms())
+    to = getattr(settings, "to", "")
+    lands = tuple(place for place in (out, f"topic {to}" if to else "") if place)
+    return PipelineProgress(spec.name, settings.kind, _topics(spec), channel, lands=lands, updated_ms=records.now_ms())
 
 
 def _topics(spec: PipelineSpec) -> tuple[str, ...]:
