@@ -49,7 +49,7 @@ def test_a_pipeline_that_starts_shows_no_pattern_and_no_batch(state):
         "channel": "lake", "updated_ms": NOW * 1000, "batch_ms": 0,
     }  # fmt: skip
     cluster_view = view({"orders": {"lake": {}}, "other": {"c": {}}}, pipelines=(pipeline,))
-    row = pipeline_row(pipeline, cluster_view, AlarmLimits(), PageLinks())
+    row = pipeline_row(pipeline, cluster_view, PageLinks())
     cells = dict(zip([column.key for column in COLUMNS], row[1:], strict=True))
 
     assert [label[0] for label in cells["state"]] == ["starting"]

@@ -11,6 +11,7 @@ from lapwing.admin.history import Age, History
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.format import count, duration, messages, messages_are, several
+from lapwing.client.pipeline_status import silent_for
 
 Severity = Literal["error", "warning", "info"]
 _ORDER: Final = {"error": 0, "warning": 1, "info": 2}
@@ -38,7 +39,6 @@ class AlarmLimits:
     settling: float = 30.0  # seconds that a channel is watched before it lacks a consumer
     keeping_up: float = 30.0  # seconds; a channel whose oldest message is younger keeps up, though it may grow
     stuck: float = 120.0  # seconds without a message finished
-    stale: float = 60.0  # seconds since a pipeline last reported
     held: float = 900.0  # seconds a named consumer may hold a message
 
 
@@ -57,7 +57,7 @@ def alarms(
     cluster_view: ClusterView, history: History, limits: AlarmLimits, dead: Mapping[str, DeadTopic] = _NONE
 ) -> list[Alarm]:
     """Return all alarms, the worst first; `dead` are the dead-letter topics."""
-    found = [*_of_daemons(cluster_view), *_of_pipelines(cluster_view, limits)]
+    found = [*_of_daemons(cluster_view), *_of_pipelines(cluster_view)]
     fed = cluster_view.pipeline_channels()
     for topic in cluster_view.topics.values():
         if names.own(topic["topic_name"]):
@@ -276,31 +276,20 @@ def spoken_age(age: Age) -> str:
 # ---- pipelines ----
 
 
-def pipeline_age(pipeline: Json, now: float) -> float:
-    """Return the seconds since a pipeline's last report."""
-    return max(0.0, now - float(pipeline.get("updated_ms") or 0) / 1000)
-
-
-def stale(pipeline: Json, now: float, limits: AlarmLimits) -> bool:
-    """Return whether a pipeline should have reported by now."""
-    if pipeline.get("state") == "silent":  # as nsqd reports it
-        return True
-    return pipeline.get("state") not in ("stopped", "finished") and pipeline_age(pipeline, now) > limits.stale
-
-
-def _of_pipelines(cluster_view: ClusterView, limits: AlarmLimits) -> Iterator[Alarm]:
+def _of_pipelines(cluster_view: ClusterView) -> Iterator[Alarm]:
     for pipeline in cluster_view.pipelines or ():
         name = str(pipeline.get("name", ""))
         link = f"/pipelines?name={quote(name, safe='')}"
-        if pipeline.get("error"):
+        if pipeline.get("error") or pipeline.get("state") == "failed":
+            reason = str(pipeline.get("error") or "it gave no reason")
             yield Alarm(
                 "error",
                 name,
-                f"Pipeline {name} failed: {first_line(str(pipeline['error']))}",
+                f"Pipeline {name} failed: {first_line(reason)}",
                 "Read the error, repair the cause, start the query again: it continues from its checkpoint.",
                 link,
             )
-        elif stale(pipeline, cluster_view.at, limits):
+        elif silence := silent_for(pipeline, now=cluster_view.at):
             kept = [
                 f"{topic}/{pipeline['channel']}"
                 for topic in pipeline.get("topics") or ()
@@ -310,7 +299,7 @@ def _of_pipelines(cluster_view: ClusterView, limits: AlarmLimits) -> Iterator[Al
             yield Alarm(
                 "warning",
                 name,
-                f"Pipeline {name} has not reported for {duration(pipeline_age(pipeline, cluster_view.at))}.{leaves}",
+                f"Pipeline {name} has not reported for {duration(silence)}.{leaves}",
                 "Start the query again, or delete its channel if it is not coming back.",
                 link,
             )

@@ -29,8 +29,13 @@ def silent_for(status: Json, *, now: float) -> float:
     """Return for how many seconds a pipeline that should report has not; 0 when it does or has ended."""
     if status.get("state") in ENDED:
         return 0.0
-    age = max(0.0, now - _updated(status))
-    return age if age > SILENT_SECONDS else 0.0
+    silence = age(status, now=now)
+    return silence if silence > SILENT_SECONDS else 0.0
+
+
+def age(status: Json, *, now: float) -> float:
+    """Return the seconds since a pipeline's last report."""
+    return max(0.0, now - _updated(status))
 
 
 def problem(status: Json, *, now: float) -> str:

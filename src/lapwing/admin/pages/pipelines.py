@@ -3,14 +3,13 @@
 from collections.abc import Collection
 from typing import Any
 
-from lapwing.admin.alarms import AlarmLimits, pipeline_age, stale
 from lapwing.admin.pages.elements import Chart, Table, element, notice, panel, set_attributes, set_text
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import Label, PageLinks, Row, TableColumn
 from lapwing.admin.pipeline_history import Batch
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView
-from lapwing.client.pipeline_status import problem, starting
+from lapwing.client.pipeline_status import age, problem, silent_for, starting
 
 SPAN = 3600.0  # seconds of the charts of batches
 COLUMNS = (
@@ -63,9 +62,9 @@ def _list(view: PageView) -> None:
         error = element("pre", "", "lw-body", tabindex=0)
 
     def refresh() -> None:
-        cluster_view, limits = view.cluster_view, view.admin.poller.limits
+        cluster_view = view.cluster_view
         pipelines = cluster_view.pipelines or ()
-        table.show([pipeline_row(pipeline, cluster_view, limits, view.links) for pipeline in pipelines])
+        table.show([pipeline_row(pipeline, cluster_view, view.links) for pipeline in pipelines])
         if not chosen[0] and pipelines:  # show the first one with a problem
             bad = (each for each in pipelines if problem(each, now=cluster_view.at))
             chosen[0] = str(next(bad, pipelines[0])["name"])
@@ -114,7 +113,7 @@ class _Batches:
             chart.show(columns, whole=True, span=SPAN)
 
 
-def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits, links: PageLinks) -> Row:
+def pipeline_row(pipeline: Json, cluster_view: ClusterView, links: PageLinks) -> Row:
     """Return the row of one query."""
     channel = str(pipeline.get("channel") or "")
     begins = starting(pipeline)
@@ -130,9 +129,9 @@ def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits,
         pipeline["name"],
         pipeline["name"],
         str(pipeline.get("kind") or ""),
-        _state(pipeline, cluster_view, limits),
+        _state(pipeline, cluster_view),
         channels or [[topic, links.topic(topic), ""] for topic in topics],
-        None if stale(pipeline, cluster_view.at, limits) else pipeline.get("lag"),
+        None if silent_for(pipeline, now=cluster_view.at) else pipeline.get("lag"),
         sum(known["depth"] + known["in_flight_count"] for known in found if known is not None),
         [[_short(place), "", place] for place in pipeline.get("lands") or ()],
         round(_number(pipeline.get("input_rate")), 2),
@@ -142,16 +141,16 @@ def pipeline_row(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits,
         None if begins else pipeline.get("batch_id"),
         None if begins else _number(pipeline.get("batch_ms")) / 1000,
         max(0, round(cluster_view.at - ended / 1000)) if (ended := _number(pipeline.get("batch_at_ms"))) else None,
-        round(pipeline_age(pipeline, cluster_view.at)),
+        round(age(pipeline, now=cluster_view.at)),
     ]
 
 
-def _state(pipeline: Json, cluster_view: ClusterView, limits: AlarmLimits) -> list[Label]:
+def _state(pipeline: Json, cluster_view: ClusterView) -> list[Label]:
     state = str(pipeline.get("state") or "unknown")
     trouble = problem(pipeline, now=cluster_view.at)
     if pipeline.get("error") or state == "failed":
         return [["failed", "bad", trouble[:300]]]
-    if stale(pipeline, cluster_view.at, limits):
+    if silent_for(pipeline, now=cluster_view.at):
         reported = str(pipeline.get("reported_state") or state)
         return [["silent", "bad", trouble], *([[reported, "", "The last it reported"]] if reported != "silent" else [])]
     if trouble:
