@@ -1,6 +1,7 @@
 """What intakes take where bytes are received is what the parser and the session make of the same bytes."""
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,8 @@ def test_a_log_that_cannot_be_written_fails_its_publishes_and_nothing_else(tmp_p
 
 def test_want_of_memory_leaves_nothing_half_taken(tmp_path: Path) -> None:
     memory: Any = pytest.importorskip("_testcapi", reason="this Python cannot make allocations fail")
+    if sys.version_info >= (3, 12):
+        pytest.skip("CPython 3.12 and later crash by themselves where an allocation fails")
     stage, intake = stage_with(tmp_path, intake=True)
     failed = 0
     for number in range(1, 60):
