@@ -1,12 +1,10 @@
 """The task backend: a task becomes a row in the database and a message."""
 
 import json
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, transaction
@@ -14,7 +12,6 @@ from django.utils import timezone
 from django.utils.crypto import get_random_string
 from django.utils.module_loading import import_string
 
-from lapwing.client.sync import SyncProducer
 from lapwing.contrib.django.interface import (
     BaseTaskBackend,
     Task,
@@ -25,11 +22,7 @@ from lapwing.contrib.django.interface import (
     task_enqueued,
 )
 from lapwing.contrib.priorities import topic_of
-
-LONGEST_DEFER: Final = 3600.0  # s that a message is deferred at once, what nsqd permits; its worker defers it again
-
-_producers: dict[tuple[Any, ...], SyncProducer] = {}  # by process and addresses
-_connecting = threading.Lock()
+from lapwing.contrib.producers import LONGEST_DEFER, producer_of
 
 
 class LapwingBackend(BaseTaskBackend):
@@ -120,18 +113,11 @@ class LapwingBackend(BaseTaskBackend):
         if task.run_after is not None:
             defer = min(seconds_until(task.run_after), LONGEST_DEFER)
         try:
-            self._producer().publish(self.topic(task), body, headers={"message-id": name}, defer=defer)
+            producer = producer_of(self.nsqd, self.lookupd, self.client)
+            producer.publish(self.topic(task), body, headers={"message-id": name}, defer=defer)
         except BaseException:
             TaskRow.objects.using(self.database).filter(id=name, status=TaskResultStatus.READY.value).delete()
             raise
-
-    def _producer(self) -> SyncProducer:
-        """Return the producer of this process; a fork does not inherit one."""
-        key = (os.getpid(), str(self.nsqd), str(self.lookupd), str(self.client))
-        with _connecting:
-            if key not in _producers:
-                _producers[key] = SyncProducer(self.nsqd, lookupd=self.lookupd, **self.client)
-            return _producers[key]
 
     def get_result(self, result_id: str) -> TaskResult:
         """Return the result of a task. Raises `TaskResultDoesNotExist`."""

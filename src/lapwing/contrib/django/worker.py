@@ -16,10 +16,11 @@ from django.utils.dateparse import parse_datetime
 
 from lapwing.client.app import App
 from lapwing.client.message import Hold, Message, Reject, Requeue, describe
-from lapwing.contrib.django.backend import LONGEST_DEFER, LapwingBackend, result_of, seconds_until
+from lapwing.contrib.django.backend import LapwingBackend, result_of, seconds_until
 from lapwing.contrib.django.interface import TaskContext, TaskResultStatus, task_finished, task_started
 from lapwing.contrib.django.models import TaskRow
 from lapwing.contrib.priorities import PriorityGate, topics_of
+from lapwing.contrib.producers import LONGEST_DEFER
 
 log: Final = logging.getLogger("lapwing.django")
 
