@@ -73,13 +73,14 @@ def _supervise(processes: int) -> None:
 
     def stop(number: int, frame: object) -> None:
         stopping.set()
-        for process in running:
-            process.send_signal(signal.SIGTERM)
+        if number == signal.SIGTERM:  # Ctrl-C goes to all processes of a terminal
+            for process in running:
+                process.terminate()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     while not stopping.is_set() or running:
         running[:] = [process for process in running if process.poll() is None]
         if not stopping.is_set() and len(running) < processes:
-            running.append(subprocess.Popen(command, start_new_session=True))
+            running.append(subprocess.Popen(command))
         time.sleep(0.1)
