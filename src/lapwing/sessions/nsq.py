@@ -17,9 +17,9 @@ from lapwing.broker.channel.subscription import Window
 from lapwing.broker.client_stats import ClientInfo, ClientStats
 from lapwing.broker.settings.options import Options
 from lapwing.broker.topic import batch
+from lapwing.broker.topic.batch import Batch
 from lapwing.broker.topic.topic import Topic
 from lapwing.errors import (
-    BrokerError,
     CommandFailed,
     LapwingError,
     ProtocolError,
@@ -145,41 +145,20 @@ class Session:
     # --- publishing --------------------------------------------------------------------------------------------
 
     def _pub(self, command: Pub, now: int) -> None:
-        topic, slot = self._topic(command.topic, "PUB"), PublishSlot(self, "PUB")
-        try:
-            topic.append(batch.single(topic, command.body, now=now), slot, now=now)
-        except BrokerError as error:
-            raise _failed("PUB", error) from error
-        self._published(topic, slot, 1)
-        if topic.inlet is None:
-            topic.let_in()
+        self._publish("PUB", command.topic, lambda topic: batch.single(topic, command.body, now=now), now)
 
     def _dpub(self, command: Dpub, now: int) -> None:
-        topic, slot = self._topic(command.topic, "DPUB"), PublishSlot(self, "DPUB")
-        try:
-            topic.append(batch.single(topic, command.body, now=now, defer=command.delay), slot, now=now)
-        except BrokerError as error:
-            raise _failed("DPUB", error) from error
-        self._published(topic, slot, 1)
-        if topic.inlet is None:
-            topic.let_in()
+        def deferred(topic: Topic) -> Batch:
+            return batch.single(topic, command.body, now=now, defer=command.delay)
+
+        self._publish("DPUB", command.topic, deferred, now)
 
     def _mpub(self, command: Mpub, now: int) -> None:
-        limits = self.limits
-        try:
-            if command.topic not in self.broker.topics:  # a refused batch creates no topic
-                kernel.frame_mpub(command.body, 0, 0, limits.max_count, limits.max_message)
-            topic, slot = self._topic(command.topic, "MPUB"), PublishSlot(self, "MPUB")
-            messages = batch.multiple(topic, command.body, now=now)
-            count = messages.count
-            topic.append(messages, slot, now=now)
-        except PublishRefused as error:
-            raise parse_mpub.refusal("MPUB", error, len(command.body), limits) from error
-        except BrokerError as error:
-            raise _failed("MPUB", error) from error
-        self._published(topic, slot, count)
-        if topic.inlet is None:
-            topic.let_in()
+        body, limits = command.body, self.limits
+        self._publish(
+            "MPUB", command.topic, lambda topic: batch.multiple(topic, body, now=now), now, size=len(body),
+            check=lambda: kernel.frame_mpub(body, 0, 0, limits.max_count, limits.max_message),
+        )  # fmt: skip
 
     def _hpub(self, command: Hpub, now: int) -> None:
         one = b"".join((_ONE, len(command.body).to_bytes(4, "big"), command.body))
@@ -190,24 +169,30 @@ class Session:
 
     def _publish_headed(self, word: str, name: str, body: bytes, now: int, *, size: int, defer: int = 0) -> None:
         limits = self.limits
+        self._publish(
+            word, name, lambda topic: batch.headed(topic, body, now=now, defer=defer), now, size=size,
+            check=lambda: kernel.frame_headed(body, 0, 0, limits.max_count, limits.max_message, kernel.MAX_HEADERS),
+        )  # fmt: skip
+
+    def _publish(
+        self, word: str, name: str, make: Callable[[Topic], Batch], now: int, *, size: int = 0,
+        check: Callable[[], object] = nothing,
+    ) -> None:  # fmt: skip
+        """Append what `make` returns for the topic, and keep the place of the answer; `check` what creates none."""
         try:
-            if name not in self.broker.topics:  # a refused batch creates no topic
-                kernel.frame_headed(body, 0, 0, limits.max_count, limits.max_message, kernel.MAX_HEADERS)
-            topic, slot = self._topic(name, word), PublishSlot(self, word)
-            messages = batch.headed(topic, body, now=now, defer=defer)
+            if name not in self.broker.topics:
+                check()  # a refused batch creates no topic
+            topic, slot = self.broker.topic(name), PublishSlot(self, word)
+            messages = make(topic)
             count = messages.count
             topic.append(messages, slot, now=now)
         except PublishRefused as error:
-            raise parse_mpub.refusal(word, error, size, limits) from error
-        except BrokerError as error:
-            raise _failed(word, error) from error
-        self._published(topic, slot, count)
-
-    def _topic(self, name: str, word: str) -> Topic:
-        try:
-            return self.broker.topic(name)
+            raise parse_mpub.refusal(word, error, size, self.limits) from error
         except LapwingError as error:
             raise _failed(word, error) from error
+        self._published(topic, slot, count)
+        if topic.inlet is None:
+            topic.let_in()
 
     def _published(self, topic: Topic, slot: PublishSlot, count: int) -> None:
         counts = self.publish_counts
@@ -316,10 +301,7 @@ class Session:
         """Carry out a run of FINs, given as their lines. Raises `ProtocolError` if the client consumes nothing."""
         channel, holder = self._consuming()
         for message_id in channel.finish_run(block, holder, now=now):
-            try:
-                channel.ledger.check(channel.topic.sequence_of(message_id), holder)
-            except CommandFailed as error:
-                self._soft("FIN", message_id, str(error))
+            self._refuse_other("FIN", message_id)
 
     def _req(self, command: Req, now: int) -> None:
         channel, holder = self._consuming()
@@ -339,10 +321,7 @@ class Session:
         channel, holder = self._consuming()
         sequences = channel.topic.sequences_of(command.ids)
         for place in channel.requeue_run(sequences, holder, delay=command.delay, now=now):
-            try:
-                channel.ledger.check(sequences[place], holder)
-            except CommandFailed as error:
-                self._soft("REQ", command.ids[place], str(error))
+            self._refuse_other("REQ", command.ids[place])
 
     def _rej(self, command: Rej, now: int) -> None:
         channel, holder = self._consuming()
@@ -372,6 +351,14 @@ class Session:
         if self.channel is None or self.subscription is None:
             raise ProtocolError("E_INVALID", "not subscribed")
         return self.channel, self.subscription.holder
+
+    def _refuse_other(self, word: str, message_id: bytes) -> None:
+        """Answer that a message is not the consumer's own."""
+        channel, holder = self._consuming()
+        try:
+            channel.ledger.check(channel.topic.sequence_of(message_id), holder)
+        except CommandFailed as error:
+            self._soft(word, message_id, str(error))
 
     def _soft(self, word: str, message_id: bytes, reason: str) -> None:
         payload = b"E_%s_FAILED %s %s failed %s" % (word.encode(), word.encode(), message_id, reason.encode())
