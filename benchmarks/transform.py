@@ -1,4 +1,4 @@
-"""What the transform and rollup pipelines cost: JSON bodies of some 200 bytes, from the broker's log to a topic.
+"""What transforms cost: JSON bodies of some 200 bytes, from the broker's log to a topic.
 
     python benchmarks/transform.py                        1 million messages, one in a thousand of which does not parse
     python benchmarks/transform.py --messages 200000      a smaller one
@@ -35,11 +35,12 @@ CASES = {
         "transform", f"schema={SCHEMA}", "to=gross", "rejects=none",
         "sql=select id, round(amount * 1.19, 2) as gross, country, note from input where amount > 5",
     ),
-    "rollup by country and minute": (
-        "rollup", f"schema={SCHEMA}", "to=minutes", "out=none", "by=country", "time=timestamp_millis(at)",
-        "values=orders=count;revenue=sum(amount);p95=p95(amount)",
+    "windows by country and minute": (
+        "transform", f"schema={SCHEMA}", "to=minutes",
+        "sql=select window.start as start, country, count(*) as orders, sum(amount) as revenue, "
+        "percentile_approx(amount, 0.95) as p95 from (select *, timestamp_millis(at) as time from input) "
+        "watermark time delay of interval 1 minute group by window(time, '1 minute'), country",
     ),
-    "dedup by a field": ("dedup", "format=json", f"schema={SCHEMA}", "by=id", "to=once"),
 }  # fmt: skip
 
 
