@@ -43,6 +43,7 @@ from deltalake import DeltaTable
 
 from daemons import Daemon, start_nsqd, start_nsqlookupd, until
 
+LARGE = ["--once", "--set", "max_messages=100000"]  # there may be much left at the end
 LAPWING = [sys.executable, "-m", "lapwing.cli.main", "pipeline"]
 
 
@@ -117,8 +118,7 @@ def failed(data: Path, names: list[str]) -> list[str]:
 
 def finish(run: list[str], log: Path) -> bool:
     """Do what is left to do; return whether that ended well, at the third attempt at most."""
-    large = ["--once", "--set", "max_messages=100000"]  # there may be much left
-    return any(Driver([*run, *large], log).end() == 0 for _ in range(3))
+    return any(Driver([*run, *LARGE], log).end() == 0 for _ in range(3))
 
 
 # --- outputs
@@ -220,7 +220,7 @@ def outputs(kills: int, chance: random.Random, scratch: Path, until_then: float)
                     break
         finally:
             numbers.stop()
-        first = Driver([*run, "--once"], scratch / "driver.log")
+        first = Driver([*run, *LARGE], scratch / "driver.log")
         time.sleep(8)
         second = Driver(run, scratch / "second.log")
         refused = second.end(), "is running already" in (scratch / "second.log").read_text()
