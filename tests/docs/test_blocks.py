@@ -38,6 +38,9 @@ ELSEWHERE = {
     ("docs/tutorial.md", "python"): "tests/docs/test_tutorial.py",
     ("docs/tutorial.md", "sh"): "tests/docs/test_tutorial.py",
     ("docs/headers.md", "python"): "tests/client/test_requests.py",
+    ("docs/celery.md", "python"): "tests/contrib/test_celery_page.py",
+    ("docs/celery.md", "celery -A tasks worker"): "tests/contrib/test_celery_page.py",
+    ("docs/celery.md", "lapwing dead show celery.celery.dead"): "tests/docs/test_tutorial.py",
     ("docs/failure.md", "lapwing dead list"): "tests/cli/test_lapwing_dead.py",
     ("docs/failure.md", "lapwing pending list orders/billing --min-idle 1m"): "tests/cli/test_lapwing_dead.py",
     ("docs/protocol.md", "json"): "tests/nsqd/test_log_api.py",
@@ -54,6 +57,7 @@ NOT_RUN = {
     ("docs/redis.md", "lapwing import-redis redis.example:6379 orders 'events:*' --to 127.0.0.1:6379"):
         "another machine; tests/cli/test_import_redis.py copies",
     ("docs/spark.md", "pip install 'lapwing[spark]'"): "installs packages",
+    ("docs/celery.md", "pip install 'lapwing[celery]'"): "installs packages",
     ("docs/pipelines.md", "pip install 'lapwing[spark]'"): "installs packages; tests/spark runs the pipelines",
     ("docs/pipelines.md", "# transformations/orders.py"):
         "tests/soak/spark_submit.py runs it, with pyspark[pipelines]",
