@@ -351,6 +351,9 @@ def test_all_nsqds_of_an_nsqlookupd_are_consumed() -> None:
 
             assert set(consumer.get(2)) == {one.tcp, two.tcp}
             connection.close()
+            two.kill()
+            with kombu.Connection(f"lapwing+lookupd://{lookupd.http}") as later:
+                assert [str(node.address) for node in nodes_of(later)] == [one.tcp]
 
 
 def nodes_of(connection: kombu.Connection) -> list[Any]:

@@ -171,30 +171,29 @@ class Nodes:
         return iter(self._nodes)
 
     def refresh(self) -> list[Node]:
-        """Ask nsqlookupd, and return the nodes that are new. Raises `Unreachable` where it knows none."""
+        """Ask nsqlookupd, and return the nodes that are new and answer. Raises `Unreachable` if none does."""
         if not self._lookupd:
             return []
         try:
             answer = call(self._where, "GET", "/nodes", timeout=self._options.dial_timeout)
         except CallFailed as error:
             raise Unreachable(self._where, str(error)) from error
-        known = {str(node.address) for node in self._nodes}
-        new = [
-            Node(Address(found["broadcast_address"], found["tcp_port"]),
-                 f"{found['broadcast_address']}:{found['http_port']}", self._options)
-            for found in answer["producers"]
-            if f"{found['broadcast_address']}:{found['tcp_port']}" not in known
-        ]  # fmt: skip
+        known, new = {str(node.address) for node in self._nodes}, []
+        for found in answer["producers"]:
+            host = found["broadcast_address"]
+            node = Node(Address(host, found["tcp_port"]), f"{host}:{found['http_port']}", self._options)
+            if str(node.address) in known:
+                continue
+            try:
+                node.connect()
+            except Unreachable as error:
+                log.warning("%s; it is left out until it answers", error)
+            else:
+                new.append(node)
         self._nodes += new
         if not self._nodes:
-            raise Unreachable(self._where, "this nsqlookupd knows no nsqd")
+            raise Unreachable(self._where, "this nsqlookupd knows no nsqd that answers")
         return new
-
-    def drop(self, node: Node) -> None:
-        """Forget a node that does not answer; nsqlookupd may name it again."""
-        if self._lookupd:
-            node.close()
-            self._nodes = [each for each in self._nodes if each is not node]
 
     def publisher(self) -> Node:
         """Return a node that publishes: the same as before while it is alive. Raises `Unreachable`."""

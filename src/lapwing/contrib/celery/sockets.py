@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
+import selectors
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 from lapwing.client.address import Address
@@ -25,6 +26,14 @@ _HEARTBEAT: Final = b"_heartbeat_"
 _NOP: Final = b"NOP\n"
 _READ_SIZE: Final = 1 << 16
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+def wait(sockets: Iterable[socket.socket | NsqSocket], seconds: float, event: int = selectors.EVENT_READ) -> bool:
+    """Wait until one of these can be read, or written, and return whether one can; any number of files may be open."""
+    with selectors.DefaultSelector() as selector:
+        for each in sockets:
+            selector.register(each, event)
+        return bool(selector.select(max(0.0, seconds)))
 
 
 class NsqSocket:
@@ -106,7 +115,7 @@ class NsqSocket:
                     view = view[self._socket.send(view) :]
                 except _WOULD_BLOCK:
                     left = deadline - time.monotonic()
-                    if left <= 0 or not select.select([], [self._socket], [], left)[1]:
+                    if left <= 0 or not wait([self._socket], left, selectors.EVENT_WRITE):
                         self._lost = "nsqd takes no bytes"
                 except OSError as error:
                     self._lost = f"connection lost: {error.strerror or error}"
@@ -168,7 +177,7 @@ class NsqSocket:
             if left <= 0:
                 self._lost = f"no answer within {timeout:g} s"
                 continue
-            select.select([self._socket], [], [], left)
+            wait([self._socket], left)
 
     @property
     def alive(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import select
 import time
 import weakref
 from typing import Any, ClassVar, Final
@@ -16,7 +15,7 @@ from kombu.transport import virtual
 import lapwing
 from lapwing.client.errors import ConnectionLost, PublishFailed, Unreachable
 from lapwing.client.options import ClientOptions, ClientSettings
-from lapwing.contrib.celery import channels
+from lapwing.contrib.celery import channels, sockets
 from lapwing.contrib.celery.feeds import Feed
 from lapwing.contrib.celery.nodes import CallFailed, Nodes, settings_of
 from lapwing.contrib.celery.queues import Queue
@@ -114,7 +113,7 @@ class Transport(virtual.Transport):
 
     def wait(self, seconds: float) -> None:
         """Wait until a feed has something, but no longer than this."""
-        select.select([feed.socket for feed in self._watched], [], [], max(0.0, seconds))
+        sockets.wait([feed.socket for feed in self._watched], seconds)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver messages. Raises `TimeoutError` if none comes in time."""
