@@ -25,12 +25,13 @@ log: Final = logging.getLogger("lapwing.celery")
 _HEARTBEAT: Final = b"_heartbeat_"
 _NOP: Final = b"NOP\n"
 _READ_SIZE: Final = 1 << 16
+_Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)  # nothing to create for a short wait
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def wait(sockets: Iterable[socket.socket | NsqSocket], seconds: float, event: int = selectors.EVENT_READ) -> bool:
     """Wait until one of these can be read, or written, and return whether one can; any number of files may be open."""
-    with selectors.DefaultSelector() as selector:
+    with _Selector() as selector:
         for each in sockets:
             selector.register(each, event)
         return bool(selector.select(max(0.0, seconds)))
