@@ -265,6 +265,19 @@ def test_a_task_with_an_eta_waits_in_the_broker_and_its_worker_sees_no_eta(conne
     assert message.delivery_info["redelivered"] is False
 
 
+def test_a_task_that_waits_is_cancelled_by_its_id(connect: Connect, daemon: Daemon) -> None:
+    connection, queue = connect(), kombu.Queue("cancelled")
+    eta = datetime.datetime.fromtimestamp(time.time() + 600, datetime.UTC).isoformat()
+    Consumer(connection, queue)
+    publish(connection, queue, 1, headers={"id": "task-1", "task": "t", "eta": eta})
+    publish(connection, queue, 2, headers={"id": "task-2", "task": "t", "eta": eta, "retries": 1})
+    with SyncAdmin(daemon.http) as admin:
+        until(lambda: pending(daemon, "cancelled").deferred == 2, what="the tasks that wait")
+        admin.cancel("cancelled", "celery", ["task-1", "task-2/1"])
+
+    assert pending(daemon, "cancelled").deferred == 0
+
+
 def test_a_task_may_wait_for_longer_than_nsqd_defers_messages() -> None:
     with nsqd("--max-req-timeout=1s") as daemon:
         connection = kombu.Connection(f"lapwing://{daemon.tcp}", transport_options={"nsqd_http": daemon.http})
