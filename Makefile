@@ -29,8 +29,8 @@ setup: $(VENV)/ready
 system:
 	@bash scripts/system-packages
 
-run: setup
-	$(BIN)/lapwing up --demo
+run:
+	@scripts/run
 
 # --- checks -------------------------------------------------------------------------------------------------------
 lint: setup

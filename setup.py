@@ -1,10 +1,13 @@
 """The one thing pyproject.toml cannot say: what is compiled, optional where no compiler is."""
 
+import os
 import sys
 
 from setuptools import Extension, setup
 
 try:
+    if os.environ.get("LAPWING_PURE_BUILD"):  # scripts/run: the demo starts at once, and the kernel is built beside it
+        raise ImportError
     from Cython.Build import cythonize
 
     compiled = {

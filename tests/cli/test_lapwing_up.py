@@ -24,11 +24,11 @@ from lapwing.tools import stack
 class Up:
     """A stack that is running, and all that it has said."""
 
-    def __init__(self, data: Path, *flags: str) -> None:
+    def __init__(self, data: Path, *flags: str, env: dict[str, str] | None = None) -> None:
         self.said: list[dict[str, Any]] = []
         self.process = subprocess.Popen(
             [PROGRAM, "up", "--no-spark", "--no-admin", "--json", "--every", "200ms", "--data", str(data), *flags],
-            env=environment(), stdout=subprocess.PIPE, text=True,
+            env=environment(**(env or {})), stdout=subprocess.PIPE, text=True,
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -52,6 +52,11 @@ class Up:
     def status(self) -> dict[str, Any]:
         """The last status line."""
         return next((line for line in reversed(self.said) if "programs" in line), {"programs": {}, "topics": {}})
+
+    @property
+    def pipelines(self) -> dict[str, dict[str, Any]]:
+        """The last status of each pipeline."""
+        return {each["name"]: each for each in self.status.get("pipelines", ())}
 
     @property
     def events(self) -> str:
@@ -119,6 +124,59 @@ def test_several_nodes_run_with_logs_of_their_own_beside_a_stack_that_starts_at_
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "prctl"), reason="Linux alone ends a process with its parent")
+def test_the_pipelines_join_when_spark_is_installed_while_the_stack_runs(tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.machinery, os\n"
+        "found = importlib.machinery.PathFinder.find_spec\n"
+        "def find_spec(name, path=None, target=None):\n"
+        f"    hidden = name == 'pyspark' and not os.path.exists({str(installed)!r})\n"
+        "    return None if hidden else found(name, path, target)\n"
+        "importlib.machinery.PathFinder.find_spec = find_spec\n"
+    )
+    prepare = tmp_path / "prepare"
+    prepare.write_text(
+        "#!/bin/sh\n"
+        f"echo $1 >> {tmp_path}/called\n"
+        "echo downloading Spark\n"
+        f"test $1 = kernel || while ! test -e {tmp_path}/go; do sleep 0.1; done\n"
+        f"touch {installed}\n"
+    )
+    prepare.chmod(0o755)
+    up = Up(tmp_path / "data", "--spark", "--prepare", str(prepare), env={"PYTHONPATH": str(tmp_path)}).await_start()
+    try:
+        assert "Spark is being installed; the pipelines start when it is there" in up.events
+        doing = {"kind": "archive", "state": "starting", "batch_id": -1, "doing": "downloading Spark"}
+        until(lambda: doing.items() <= {"doing": "", **up.pipelines.get("archive", {})}.items(), what="the progress")
+        assert up.status["programs"].keys() >= {"nsqd", "set-up"}
+        (tmp_path / "go").touch()
+        until(lambda: "pipelines" in up.status["programs"], what="the pipelines")
+        until(lambda: up.status["programs"].get("kernel", {}).get("state") == "done", what="the second step")
+        assert "Spark is installed: the pipelines start" in up.events
+        assert (tmp_path / "called").read_text().split() == ["spark", "kernel"]
+    finally:
+        assert up.end(signal.SIGTERM) == 0
+
+
+def test_a_set_up_that_fails_leaves_the_rest_running(tmp_path: Path) -> None:
+    prepare = tmp_path / "prepare"
+    prepare.write_text("#!/bin/sh\necho no network\nexit 1\n")
+    prepare.chmod(0o755)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.machinery\n"
+        "found = importlib.machinery.PathFinder.find_spec\n"
+        "importlib.machinery.PathFinder.find_spec = (\n"
+        "    lambda name, path=None, target=None: None if name == 'pyspark' else found(name, path, target))\n"
+    )
+    up = Up(tmp_path / "data", "--spark", "--prepare", str(prepare), env={"PYTHONPATH": str(tmp_path)}).await_start()
+    try:
+        until(lambda: "Spark was not installed" in up.events, what="the failure")
+        until(lambda: up.status["programs"].get("set-up", {}).get("state") == "failed", what="its state")
+        assert up.status["programs"]["nsqd"]["state"] == "running"
+    finally:
+        assert up.end(signal.SIGTERM) == 0
+
+
 def test_a_killed_stack_leaves_nothing_running(tmp_path: Path) -> None:
     running = Up(tmp_path / "data").await_start()
     until(lambda: all(running.pid(name) for name in ("nsqlookupd", "nsqd")), seconds=60, what="all programs")

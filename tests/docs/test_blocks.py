@@ -47,7 +47,7 @@ ELSEWHERE = {
 }
 # page, first line: why nobody runs it
 NOT_RUN = {
-    ("README.md", "make run"): "sets up 1.4 GB; tests/cli/test_lapwing_up.py runs what it starts",
+    ("README.md", "make run"): "sets up 1 GB; tests/cli/test_lapwing_up.py runs what it starts",
     ("docs/migrate.md", "systemctl stop nsqd"): "stops a system's service; tests/cli/test_import_nsqd.py imports",
     ("docs/operations.md", "mkdir -p /var/lib/nsqd"): "writes outside of the test; its flags are those of every test",
     ("docs/operations.md", "docker build -f packaging/docker/Dockerfile -t registry.example/lapwing:0.1.0 ."):

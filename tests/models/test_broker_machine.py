@@ -354,8 +354,9 @@ class BrokerMachine(RuleBasedStateMachine):
         waits = self.models[channel].unfinished[sequence]
         assert waits.owner is not None
         self.channel(channel).touch(sequence, self.holder(channel, waits.owner), timeout=TIMEOUT, now=self.now)
-        if waits.deadline is not None:
-            waits.deadline = self.now + TIMEOUT
+        holders = [client for client in self.clients if (client.channel, client.owner) == (channel, waits.owner)]
+        if not any(client.keeps for client in holders):
+            waits.deadline = self.now + TIMEOUT  # also with a named holder, which would keep it for ever
         self.settle()
 
     @precondition(lambda self: self.models and self.bodies)

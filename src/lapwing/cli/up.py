@@ -19,6 +19,9 @@ def app(
                           "billing, shipping, analytics, ledger, mail.")
     ] = [],  # noqa: B006
     spark: Annotated[bool, Option("--spark/--no-spark", help="Run the data pipeline archive.")] = True,
+    prepare: Annotated[
+        str, Option(metavar="PROGRAM", help="Where Spark is missing: a program that installs it while the rest runs.")
+    ] = "",
     admin: Annotated[bool, Option("--admin/--no-admin", help="Run nsqadmin, the web UI.")] = True,
     host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     durability: Annotated[
@@ -39,5 +42,6 @@ def app(
 
     with stack.starting() as started:
         plan = stack.plan(data.absolute(), host=host, admin=admin, spark=spark, demo=demo, demo_rate=demo_rate,
-                          durability=durability, nodes=nodes, demo_without=tuple(demo_without))
+                          durability=durability, nodes=nodes, demo_without=tuple(demo_without),
+                          prepare=prepare)
         stack_run.run(plan, started, every=every, as_json=as_json)

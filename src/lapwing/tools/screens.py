@@ -17,6 +17,7 @@ from lapwing.tools.terminal import Cell, Column, Terminal, table
 
 _STYLES: Final = {
     State.RUNNING: "green", State.STARTING: "yellow", State.DEAD: "red", State.STOPPING: "yellow", State.STOPPED: "dim",
+    State.DONE: "dim", State.FAILED: "red",
 }  # fmt: skip
 _PROBLEM: Final = "yellow"
 _BRIEF: Final = 100  # columns; a narrower screen has no place for all figures of a channel
@@ -201,7 +202,7 @@ def pipelines_table(view: ClusterView, terminal: Terminal, *, title: str = "") -
         state = str(pipeline.get("state", ""))
         figures = [_number(pipeline, "input_rate"), _number(pipeline, "lag") or "?", _number(pipeline, "batch_id")]
         if starting(pipeline):
-            state, figures = "starting", ["", "", ""]
+            state, figures = "installing" if pipeline.get("doing") else "starting", ["", "", ""]
         rows.append([str(pipeline.get("name", "")), state, *figures, Cell(problem(pipeline, now=view.at), "red")])
     return table(_PIPELINE_COLUMNS, rows, terminal, title=title)
 
@@ -220,7 +221,7 @@ def programs_table(
         state = child.state.value + (f", restarted {child.restarts}x" if child.restarts else "")
         rows.append([
             child.service.name, Cell(state, _STYLES[child.state]), duration(int(time.monotonic() - child.since)),
-            *usage.get(child.service.name, ("", "")), _HOST.sub(r"\1 \2", child.service.address),
+            *usage.get(child.service.name, ("", "")), _HOST.sub(r"\1 \2", child.address),
         ])  # fmt: skip
     return table(_PROGRAM_COLUMNS, rows, terminal, title=title)
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from lapwing.tools.supervisor import Service
 PORTS: Final = {
     "lookupd_tcp": 4160, "lookupd_http": 4161, "nsqd_tcp": 4150, "nsqd_http": 4151, "nsqd_redis": 6379, "admin": 4171
 }  # fmt: skip
+PIPELINES: Final = ("archive",)
 LATENCY: Final = "--e2e-processing-latency-percentile=0.5,0.95,0.99"  # costs some CPU a message: only if it is kept
 LEAST_DISK: Final = 2 << 30  # bytes; with less, a note
 LONGEST_WAIT: Final = 60.0  # s, for another stack that is starting
@@ -43,6 +44,11 @@ class Plan:
     notes: tuple[str, ...] = field(default=())  # deviations that the operator should know
     nodes: int = 1  # number of nsqds
     demo_without: tuple[str, ...] = ()  # channels of the demo that nobody consumes
+    prepare: str = ""  # a program that installs Spark while the stack runs
+
+    def with_pipelines(self) -> "Plan":
+        """Return the plan with the pipelines that come with lapwing."""
+        return replace(self, pipelines=PIPELINES)
 
     def nsqd_addresses(self, kind: str) -> list[str]:
         """Return the address of each nsqd; `kind` is `tcp` or `http`."""
@@ -68,9 +74,10 @@ def nsqd_name(number: int) -> str:
 
 
 def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool = True, demo: bool = False,
-         demo_rate: int = 40, durability: str = "os", nodes: int = 1, demo_without: tuple[str, ...] = ()) -> Plan:
+         demo_rate: int = 40, durability: str = "os", nodes: int = 1, demo_without: tuple[str, ...] = (),
+         prepare: str = "") -> Plan:
     """Return a plan with free ports and the programs that are installed, and notes on what is not as usual."""
-    notes: list[str] = [note for note in (_little_disk(data), _pure_kernel()) if note]
+    notes: list[str] = [note for note in (_little_disk(data), "" if prepare else _pure_kernel()) if note]
     ports: dict[str, int] = {}
     wanted = {name: port for name, port in PORTS.items() if admin or name != "admin"}
     for number in range(1, nodes):
@@ -86,12 +93,14 @@ def plan(data: Path, *, host: str = "127.0.0.1", admin: bool = True, spark: bool
     pipelines: tuple[str, ...] = ()
     if spark:
         missing = without_spark()
-        if missing:
+        if missing and prepare:
+            notes.append("Spark is being installed; the pipelines start when it is there")
+        elif missing:
             notes.append(f"the data pipelines are left out: {missing}")
         else:
-            pipelines = ("archive",)
+            pipelines = PIPELINES
     return Plan(data, host, ports, admin, pipelines, demo, demo_rate, durability, tuple(notes), nodes,
-                demo_without)
+                demo_without, prepare if spark else "")
 
 
 def without_spark() -> str:

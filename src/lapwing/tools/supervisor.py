@@ -35,6 +35,8 @@ class State(enum.Enum):
     DEAD = "restarting"
     STOPPING = "stopping"
     STOPPED = "stopped"
+    DONE = "done"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Service:
     address: str = ""  # its address, for people
     ping: str = ""  # host:port whose /ping answers when it is up; empty: running is enough
     patience: float = 5.0  # s to end, before it is killed
+    once: bool = False  # it ends by itself, and is not started again; the last line of its log is its progress
 
 
 class Child:
@@ -70,6 +73,16 @@ class Child:
         """Run the program, and again whenever it dies."""
         self._life = asyncio.create_task(self._live(), name=f"lapwing-up-{self.service.name}")
 
+    @property
+    def address(self) -> str:
+        """Its address, or its progress where it is run once."""
+        return (last_lines(self.log, 1) or [""])[0] if self.service.once else self.service.address
+
+    async def done(self) -> bool:
+        """Wait until a program that is run once has ended; return whether it succeeded."""
+        await self._over.wait()
+        return self.state is State.DONE
+
     async def ready(self, seconds: float) -> bool:
         """Wait up to `seconds` for the program; return whether it is up. One that dies is not waited for."""
         deadline = time.monotonic() + seconds
@@ -86,6 +99,9 @@ class Child:
                 code = await self._once()
                 if not self._wanted:
                     break
+                if self.service.once:
+                    self.state = State.FAILED if code else State.DONE
+                    return
                 lived = time.monotonic() - self.since
                 pause = 1.0 if lived > STEADY else min(pause * 2, LONGEST_PAUSE) if self.restarts else 1.0
                 self.state = State.DEAD
@@ -93,7 +109,8 @@ class Child:
                 self._report(code, pause)
                 await asyncio.sleep(pause)
         finally:
-            self.state = State.STOPPED
+            if self.state not in (State.DONE, State.FAILED):
+                self.state = State.STOPPED
             self._over.set()
 
     async def _once(self) -> int:
@@ -176,8 +193,11 @@ class Supervisor:
     def __init__(self, groups: Sequence[Sequence[Service]], logs: Path, notify: Callable[[str], None],
                  http: DaemonHttp) -> None:
         logs.mkdir(parents=True, exist_ok=True)
-        self._groups = [[Child(service, logs / f"{service.name}.log", notify, http) for service in group]
-                        for group in groups]
+        def make(service: Service) -> Child:
+            return Child(service, logs / f"{service.name}.log", notify, http)
+
+        self._make = make
+        self._groups = [[make(service) for service in group] for group in groups]
 
     @property
     def children(self) -> list[Child]:
@@ -199,6 +219,13 @@ class Supervisor:
                 if not is_up:
                     words = "\n".join(f"    {line}" for line in last_lines(child.log, LOG_LINES))
                     raise StartFailed(f"{child.service.name} did not start; its last lines ({child.log}):\n{words}")
+
+    def add(self, service: Service) -> Child:
+        """Start one more program."""
+        child = self._make(service)
+        self._groups.append([child])
+        child.start()
+        return child
 
     def kill(self) -> None:
         """Kill all programs at once."""

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from importlib import invalidate_caches
 from typing import Final
 
 from lapwing.client.cluster_client import ClusterClient
@@ -16,12 +17,13 @@ from lapwing.client.format import short
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.tools import processes, screens
 from lapwing.tools.program import first_of
-from lapwing.tools.stack import Plan, data_folder, services
-from lapwing.tools.supervisor import Child, Supervisor
+from lapwing.tools.stack import PIPELINES, Plan, data_folder, pipelines, services, without_spark
+from lapwing.tools.supervisor import Child, Service, Supervisor
 from lapwing.tools.terminal import Screen, Terminal
 from lapwing.tools.try_next import preparation, suggestions
 
 START: Final = 30.0  # s for a daemon to come up
+_PROGRESS: Final = 2.0  # s between two reports of a set-up
 REFRESH: Final = 1.0  # s, on a terminal
 
 
@@ -69,12 +71,45 @@ class Up:
         await first_of(stop.wait(), supervisor.start(needed=2, seconds=START))
         if not stop.is_set():
             listening = asyncio.create_task(self._await_all(supervisor.children))
+            preparing = asyncio.create_task(self._prepare(supervisor, http))
             self._welcome(supervisor.children)
             cluster = ClusterClient(http, nsqds=self._plan.nsqd_addresses("http"))
             try:
-                await self._show(supervisor.children, cluster, stop)
+                await self._show(supervisor, cluster, stop)
             finally:
                 listening.cancel()
+                preparing.cancel()
+                await asyncio.gather(preparing, return_exceptions=True)
+
+    async def _prepare(self, supervisor: Supervisor, http: DaemonHttp) -> None:
+        """Have the rest installed: Spark, whose pipelines start then, and the kernel for the next start."""
+        if not self._plan.prepare:
+            return
+        if not self._plan.pipelines:
+            child = supervisor.add(Service("set-up", (self._plan.prepare, "spark"), once=True))
+            reporting = asyncio.create_task(self._report_progress(child, http))
+            done = await child.done()
+            reporting.cancel()
+            if not done:
+                self._notify(f"Spark was not installed ({child.log}); the next `make run` tries again")
+                return
+            invalidate_caches()
+            if missing := without_spark():
+                self._notify(f"the pipelines are left out: {missing}")
+                return
+            self._notify("Spark is installed: the pipelines start")
+            supervisor.add(pipelines(self._plan.with_pipelines()))
+        await supervisor.add(Service("kernel", (self._plan.prepare, "kernel"), once=True)).done()
+
+    async def _report_progress(self, child: Child, http: DaemonHttp) -> None:
+        """Have the page show how far the set-up is, in the place of the pipelines to come."""
+        while True:
+            for name in PIPELINES:
+                with suppress(CallFailed):
+                    status = {"kind": name, "state": "starting", "batch_id": -1, "doing": child.address}
+                    address = self._plan.nsqd_addresses("http")[0]
+                    await http.call("POST", address, f"/pipelines/{name}", document=status)
+            await asyncio.sleep(_PROGRESS)
 
     async def _await_all(self, children: list[Child]) -> None:
         """Let another stack choose its ports once all programs of this one have theirs."""
@@ -106,14 +141,14 @@ class Up:
             print(f"  for other commands: {prepare}", flush=True)
         print("Ctrl-C stops everything.", flush=True)
 
-    async def _show(self, children: list[Child], cluster: ClusterClient, stop: asyncio.Event) -> None:
+    async def _show(self, supervisor: Supervisor, cluster: ClusterClient, stop: asyncio.Event) -> None:
         """Keep showing the state until `stop`."""
         before: ClusterView | None = None
         with ExitStack() as stack:
             if Terminal.of(sys.stdout).redraws and not self._as_json:
                 self._screen = stack.enter_context(Screen(sys.stdout, whole=False))
             while not stop.is_set():
-                view = await self._view(cluster)
+                view, children = await self._view(cluster), supervisor.children
                 if self._screen is not None:
                     self._screen.draw(self._lines(children, view, before))
                 elif self._as_json:

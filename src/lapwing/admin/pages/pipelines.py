@@ -156,6 +156,8 @@ def _state(pipeline: Json, cluster_view: ClusterView) -> list[Label]:
     if trouble:
         return [[state, "warn", trouble[:300]]]
     if starting(pipeline):
+        if doing := str(pipeline.get("doing") or ""):
+            return [["installing", "", doing]]
         return [["starting", "", "It has not ended its first batch yet"]]
     return [[state, "good" if state == "running" else "", ""]]
 
