@@ -354,8 +354,8 @@ class BrokerMachine(RuleBasedStateMachine):
         waits = self.models[channel].unfinished[sequence]
         assert waits.owner is not None
         self.channel(channel).touch(sequence, self.holder(channel, waits.owner), timeout=TIMEOUT, now=self.now)
-        holders = [client for client in self.clients if (client.channel, client.owner) == (channel, waits.owner)]
-        if not any(client.keeps for client in holders):
+        here = [each for each in self.clients.values() if (each.channel, each.owner) == (channel, waits.owner)]
+        if not any(client.keeps for client in here):
             waits.deadline = self.now + TIMEOUT  # also with a named holder, which would keep it for ever
         self.settle()
 
