@@ -65,38 +65,27 @@ def test_sql_over_json_and_what_does_not_parse_goes_to_a_topic_of_its_own_with_t
 
 
 @pytest.mark.parametrize(
-    ("sql", "once"),
+    "sql",
     [
-        ("select id, amount * 2 as twice from input where amount > 1", True),
-        ("select * except (amount) from (select *, amount / 0.5 as twice from input) where twice > 2 and id > 0", True),
-        ("select cast(id as string) as body, concat('k', id) as key, map('a', 'b') as headers from {input}", True),
-        ("select id from input where id in (select max(x) from values (0), (1) as t(x))", False),
-        ("select explode(array(id, id + 1)) as id from input", True),
-        ("select id from input watermark _timestamp delay of interval 1 hour limit 3", False),
+        "select * except (amount) from (select *, amount / 0.5 as twice from input) where twice > 2 and id > 0",
+        "select cast(id as string) as body, concat('k', id) as key, map('a', 'b') as headers from {input}",
+        "select id from input where id in (select max(x) from values (0), (1) as t(x))",
+        "select id from input watermark _timestamp delay of interval 1 hour limit 3",
     ],
 )
-def test_a_query_that_works_row_by_row_reads_and_parses_once(runs, broker, tmp_path, sql, once):
+def test_results_and_rejects_of_any_query_are_published(runs, broker, tmp_path, sql):
     file = written(
         tmp_path, f'kind: transform\ntopics: orders\nschema: id bigint, amount double\nto: out\nsql: "{sql}"\n'
     )
     broker.publish("orders", b'{"id": 1, "amount": 3}', b'{"id": 2, "amount": "x"}', b"no json")
 
-    plan = plan_of(runs, file)
+    runs.once(file)
 
-    assert (plan.count("MicroBatchScan") == 1) == once
-    assert (plan.count("from_json") == 1) == once
     assert len(broker.bodies("out")) >= 1
     assert sorted(message["headers"]["reason"] for message in broker.messages("orders.rejected")) == [
         "amount is no double", "not JSON",
     ]  # fmt: skip
     assert all("key" not in message["headers"] for message in broker.messages("orders.rejected"))
-
-
-def plan_of(runs, file):
-    """What Spark did in the last batch of a run."""
-    running = runs.made(file)
-    assert running.run(runs.spark, lambda progress: None), running.jobs[0].progress.error
-    return str(running.jobs[0]._query._jsq.explainInternal(False))
 
 
 def test_an_error_in_an_expression_is_not_met_by_what_does_not_concern_it(runs, broker, tmp_path):
