@@ -38,6 +38,7 @@ def test_settings_policies_and_options_are_named_in_words():
         change(method="PATCH", path="/channel/settings", detail='{"max_attempts": 3, "keep": null}', change="1"),
         change(method="PUT", path="/policies/slow", detail='{"topics": "a.*"}', change="2"),
         change(method="PUT", path="/config/log_level", detail="debug", change="3"),
+        change(method="POST", path="/schedules/run/nightly", detail="", change="5"),
         change(path="/channel/seek", detail='{"topic": "t", "channel": "c", "to": {"back": "2h"}}', change="4"),
     ]
 
@@ -45,6 +46,7 @@ def test_settings_policies_and_options_are_named_in_words():
         ("change settings", "max_attempts 3, keep none"),
         ("put policy", "slow topics a.*"),
         ("set option", "log_level debug"),
+        ("run schedule", "nightly"),
         ("seek channel", "to back 2h"),
     ]
     assert in_words([True, 1.5, {"a": [1, 2]}]) == "yes 1.5 a 1 2"

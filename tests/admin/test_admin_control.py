@@ -102,6 +102,50 @@ def test_a_policy_is_made_changed_and_deleted(ui, broker_admin, broker, orders):
     assert httpx.get(f"{broker.url}/policies").json() == {"policies": []}
 
 
+def test_a_schedule_is_made_run_paused_changed_and_deleted(ui, broker_admin, broker, orders):
+    shown_soon(broker_admin, orders)
+    page = ui.open("/schedules")
+    expect(page.get_by_text("There are no schedules.")).to_be_visible()
+    ui.press("New schedule")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("nightly")
+    dialog.get_by_label("Topic").fill("orders")
+    dialog.get_by_label("Body of each message").fill("report")
+    dialog.get_by_label("When").select_option("cron")
+    dialog.get_by_label("Times (5m").fill("61 * * * *")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("no cron expression")
+    dialog.get_by_label("Times (5m").fill("0 9 * * *")
+    dialog.get_by_label("Time zone").fill("Europe/Berlin")
+    dialog.get_by_role("button", name="Save").click()
+    expect(row(page, "Schedules", "nightly")).to_contain_text("cron 0 9 * * * Europe/Berlin")
+    expect(row(page, "Schedules", "nightly").locator("[data-label='State']")).to_have_text("active")
+    times = page.get_by_label("Next times").locator("pre").inner_text().splitlines()
+    assert len(times) == 10
+    for action, state in (("Pause", "paused"), ("Resume", "active")):
+        ui.connected()
+        ui.row_action("nightly", action)
+        page.get_by_role("dialog").get_by_role("button", name=action).click()
+        expect(row(page, "Schedules", "nightly").locator("[data-label='State']")).to_have_text(state)
+    ui.connected()
+    ui.row_action("nightly", "Run now")
+    page.get_by_role("dialog").get_by_role("button", name="Run").click()
+    ui.told("Run: nightly")
+    assert depth(broker) == 6
+    ui.connected()
+    ui.row_action("nightly", "Change …")
+    page.get_by_role("dialog").get_by_label("When").select_option("every")
+    page.get_by_role("dialog").get_by_label("Times (5m").fill("1h")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(row(page, "Schedules", "nightly")).to_contain_text("every 1h")
+    ui.connected()
+    ui.row_action("nightly", "Delete …")
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+
+    expect(page.get_by_text("There are no schedules.")).to_be_visible()
+    assert httpx.get(f"{broker.url}/schedules").json() == {"schedules": []}
+
+
 def test_a_seek_shows_what_it_would_do_before_it_does_it(ui, broker_admin, broker, orders):
     shown_soon(broker_admin, orders)
     page = ui.open("/topics/orders/billing")

@@ -346,14 +346,16 @@ def test_a_pause_leaves_ticks_out(tmp_path: Path):
     schedule = put(stage)
     pass_time(stage, MINUTE)
     schedule = stage.broker.schedules.set_paused(schedule, True, now=stage.now)
-    assert schedule.state == "paused"
+    ran = schedule.ran
+    assert (schedule.state, ran) == ("paused", stage.now)
     pass_time(stage, 5 * MINUTE)
     stage.kill()
     pass_time(stage, 5 * MINUTE)
     assert len(ticks(stage)) == 1
     found = stage.broker.schedules.get("s")
     assert found is not None
-    stage.broker.schedules.set_paused(found, False, now=stage.now)
+    found = stage.broker.schedules.set_paused(found, False, now=stage.now)
+    assert (found.state, found.ran) == ("active", ran)
     stage.kill()
     pass_time(stage, 2 * MINUTE)
     assert len(ticks(stage)) == 3

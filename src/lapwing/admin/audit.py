@@ -30,9 +30,16 @@ _ACTIONS: Final = {  # the words of the page for what nodes have written down
     "DELETE /channel/settings": "clear settings",
     "PUT /policies": "put policy",
     "DELETE /policies": "remove policy",
+    "PUT /schedules": "put schedule",
+    "DELETE /schedules": "remove schedule",
+    "POST /schedules/run": "run schedule",
+    "POST /schedules/pause": "pause schedule",
+    "POST /schedules/resume": "resume schedule",
     "PUT /config": "set option",
 }
-_NAMED: Final = ("/policies", "/config")  # a name follows in the path
+_NAMED: Final = (  # a name follows in the path
+    "/policies", "/config", "/schedules/run", "/schedules/pause", "/schedules/resume", "/schedules",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,7 @@ def _of_node(node: str, change: Mapping[str, Any]) -> AuditEntry:
     for stem in _NAMED:
         if path.startswith(f"{stem}/"):
             path, name = stem, path[len(stem) + 1 :]
+            break
     words = _ACTIONS.get(f"{method} {path}")
     if words is None:  # `/topic/pause` and the like
         noun, _, verb = path.removeprefix("/").partition("/")

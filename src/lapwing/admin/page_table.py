@@ -37,6 +37,7 @@ PAGES: Final = (
     PageEntry("/messages", "Messages", "messages", "Data", "m", "mail_outline"),
     PageEntry("/dead", "Dead letters", "dead", "Data", "d", "unsubscribe", lapwing_only=True),
     PageEntry("/pipelines", "Pipelines", "pipelines", "Data", "p", "account_tree"),
+    PageEntry("/schedules", "Schedules", "schedules", "Data", "e", "schedule", lapwing_only=True),
     PageEntry("/nodes", "Nodes", "nodes", "Cluster", "n", "dns"),
     PageEntry("/nodes/<node>", "Nodes", "node"),
     PageEntry("/lookup", "Lookup", "lookup", "Cluster", "l", "travel_explore"),

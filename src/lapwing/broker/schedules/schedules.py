@@ -39,7 +39,8 @@ class Schedule:
     def __init__(self, definition: Definition, *, since: int, last: int) -> None:
         self.definition = definition
         self.since = since  # when it got its ticks
-        self.last = last  # up to here every tick is published or missed
+        self.last = last  # up to here every tick is published, missed or left out
+        self.ran = 0  # the last tick that was published; 0: none is known
         self.due: int | None = last  # when it is looked at next
         self.published = 0  # ticks, since the start of the process
         self.missed = 0
@@ -66,7 +67,7 @@ class Schedule:
 
     def carry_on(self, before: Schedule) -> None:
         """Take over what a schedule with the same ticks has done."""
-        self.since, self.marked, self.due = before.since, before.marked, self.last
+        self.since, self.marked, self.ran, self.due = before.since, before.marked, before.ran, self.last
         self.published, self.missed, self.known = before.published, before.missed, before.known
         self.publishing = before.publishing
         if self.definition.topic == before.definition.topic:
@@ -74,7 +75,7 @@ class Schedule:
 
     def note_published(self, tick: int) -> None:
         """Note that the log has a tick."""
-        self.last = self.due = tick
+        self.last = self.ran = self.due = tick
         self.published += 1
         self.problem = ""
 
@@ -305,7 +306,7 @@ class Schedules:
             if found and self._broker.options.durability == "fsync":
                 log.sync_again(start)  # the process that wrote them may not have done so
                 schedule.unsynced = True
-            schedule.last = max(schedule.last, found)
+            schedule.last, schedule.ran = max(schedule.last, found), max(schedule.ran, found)
             schedule.log, schedule.mark = log.identity, min(start, log.end)
             self._hold(schedule, schedule.mark)
             self._next_save = 0  # places behind the end of the log may be used again
@@ -317,7 +318,9 @@ class Schedules:
             topic = self._broker.topics.get(schedule.definition.topic)
             if isinstance(topic, Topic) and schedule.known and not schedule.publishing:
                 schedule.advance_mark(topic)
-        progress = {name: [each.since, each.marked, each.log, each.mark] for name, each in self._by_name.items()}
+        progress = {
+            name: [each.since, each.marked, each.log, each.mark, each.ran] for name, each in self._by_name.items()
+        }
         if self._files is None or progress == self._saved:
             return
         try:
@@ -353,10 +356,10 @@ def _restored(name: str, entry: dict[str, Any], progress: dict[str, Any] | None,
     definition = parse(name, entry, now=since)
     if progress is None:
         return Schedule(definition, since=since, last=max(last, wall))
-    known, marked, log, mark = progress.get(name, (since, last, "", 0))
+    known, marked, log, mark, *ran = progress.get(name, (since, last, "", 0))
     schedule = Schedule(definition, since=since, last=max(last, marked if known == since else 0))
     if known == since:
-        schedule.log, schedule.mark = str(log), int(mark)
+        schedule.log, schedule.mark, schedule.ran = str(log), int(mark), int(ran[0]) if ran else 0
     return schedule
 
 

@@ -88,7 +88,7 @@ class SchedulesApi:
             **schedule.definition.document(),
             "state": schedule.state,
             "next": [times.show(tick) for tick in schedule.upcoming(wall, count)],
-            "last": times.show(schedule.last) if schedule.published or schedule.last > schedule.since else "",
+            "last": times.show(schedule.ran),
             "published": schedule.published,
             "missed": schedule.missed,
             "problem": schedule.problem,
