@@ -432,6 +432,14 @@ def test_what_is_refused(stage: Stage, changes: dict[str, Any], reason: str):
     assert len(stage.broker.schedules) == 0
 
 
+def test_times_are_whole_seconds(tmp_path: Path):
+    stage = Stage(tmp_path, now=1_000 * SECOND + 123_456_789)
+    put(stage, "often")
+    put(stage, "once", every=None, at="90s")
+    stage.kill()
+    assert [each.upcoming(stage.now, 1) for each in stage.broker.schedules.all()] == [[1060 * SECOND], [1090 * SECOND]]
+
+
 def test_there_are_not_too_many(stage: Stage):
     for number in range(MOST):
         put(stage, f"s{number}")

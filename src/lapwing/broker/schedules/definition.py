@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lapwing import kernel, names
-from lapwing.broker.schedules.timing import At, Timing, read_at, read_cron, read_every
+from lapwing.broker.schedules.timing import SECOND, At, Timing, read_at, read_cron, read_every
 from lapwing.broker.settings import times
 from lapwing.broker.topic import dedup
 from lapwing.broker.topic.batch import of_client
@@ -80,6 +80,7 @@ def parse(name: str, document: Any, *, now: int, most_body: int = LONGEST_BODY) 
         raise SettingRefused(f"one of {', '.join(_TIMINGS)} expected: {_EXAMPLE}")
     kind = given[0]
     when, zone = _text(document, kind, ""), _text(document, "zone", "UTC")
+    now -= now % SECOND  # nobody wants to read nanoseconds
     timing: Timing
     if kind == "cron":
         when = " ".join(when.split())
