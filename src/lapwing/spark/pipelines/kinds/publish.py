@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 HEADERS: Final = "map<string,string>"
-_TYPES: Final = {"topic": "string", "body": "binary", "headers": HEADERS}
 
 
 def options(settings: PipelineSettings, context: RunContext, *, streaming: bool = False) -> dict[str, str]:
@@ -45,17 +44,17 @@ def rejects_topic(settings: RejectingSettings) -> str:
 
 def messages(frame: "DataFrame", to: str, name: str) -> "DataFrame":
     """Return the rows as messages: with a column `body` as they are, others as JSON. Raises `ConfigError`."""
-    return _messages(frame, frame.columns, to, name)
-
-
-def both(frame: "DataFrame", to: str, rejects: str, name: str) -> "DataFrame":
-    """Return the same for rows some of which are rejects (they have `_rejected`): each to its topic."""
-    made = _messages(frame, [column for column in frame.columns if column != REJECTED], to, name, REJECTED)
-    columns = {
-        **{column: F.when(F.col(REJECTED).isNull(), F.col(column)) for column in made.columns if column != REJECTED},
-        **{column: _either(made, column, value) for column, value in _reject(rejects, name).items()},
-    }
-    return made.select(*(value.alias(column) for column, value in columns.items()))
+    if "body" not in frame.columns:
+        frame = frame.select(F.to_json(F.struct(*(F.col(f"`{column}`") for column in frame.columns))).alias("body"))
+    if to and "topic" not in frame.columns:
+        frame = frame.withColumn("topic", F.lit(to))
+    if "topic" not in frame.columns:
+        raise ConfigError(f"{name}: to is missing: the topic for the result (or a column topic beside body)")
+    try:
+        check_columns(frame.schema, sink_options({"nsqd": "any:1"}, streaming=True))
+    except BadColumns as error:
+        raise ConfigError(f"{name}: {error}") from error
+    return frame
 
 
 def beside(good: "DataFrame", everything: "DataFrame", rejects: str, name: str) -> "DataFrame":
@@ -74,26 +73,6 @@ def once(rows: "DataFrame", sink: dict[str, str], name: str, batch: int) -> None
     """Publish the messages as a batch of the sink of this name: brokers publish each batch of it once."""
     batch_of = {"sinkId": name, "batchId": str(batch)}
     rows.write.format("lapwing").options(**sink, **batch_of).mode("append").save()
-
-
-def _messages(frame: "DataFrame", columns: list[str], to: str, name: str, *more: str) -> "DataFrame":
-    if "body" not in columns:
-        frame = frame.select(F.to_json(F.struct(*(F.col(f"`{column}`") for column in columns))).alias("body"), *more)
-    if to and "topic" not in frame.columns:
-        frame = frame.withColumn("topic", F.lit(to))
-    if "topic" not in frame.columns:
-        raise ConfigError(f"{name}: to is missing: the topic for the result (or a column topic beside body)")
-    try:
-        check_columns(frame.drop(*more).schema, sink_options({"nsqd": "any:1"}, streaming=True))
-    except BadColumns as error:
-        raise ConfigError(f"{name}: {error}") from error
-    return frame
-
-
-def _either(frame: "DataFrame", column: str, rejected: "Column") -> "Column":
-    """Return a column of the messages: that of a reject, or that of the row (null where it has none)."""
-    own = F.col(column).cast(_TYPES[column]) if column in frame.columns else F.lit(None).cast(_TYPES[column])
-    return F.when(F.col(REJECTED).isNotNull(), rejected.cast(_TYPES[column])).otherwise(own)
 
 
 def _reject(topic: str, pipeline: str) -> "dict[str, Column]":
