@@ -13,7 +13,8 @@ the cursor when the ledger does not know it; the ledger has all the others:
 that a delivery of a thousand messages costs one object and one deadline. Each holder's own dictionary maps what it
 holds to leases: a FIN looks in one place only, and can never finish a message of another holder.
 
-`setup.py` compiles this module as `_ledger`, with the types of `_ledger.pxd`; `broker/__init__` chooses the form.
+`setup.py` compiles this module as `_ledger`, with the types of `_ledger.pxd`; `broker/channel/__init__` chooses the
+form.
 """
 
 from __future__ import annotations
