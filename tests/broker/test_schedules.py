@@ -216,6 +216,19 @@ def test_the_machine_clock_jumps(stage: Stage):
     assert len(ticks(stage)) == 3 + 2
 
 
+def test_a_period_follows_a_clock_that_was_far_ahead_when_it_was_put(tmp_path: Path):
+    stage = Stage(tmp_path)
+    stage.broker.skew = 365 * DAY
+    put(stage)
+    step(stage)
+    stage.broker.skew = 0
+    pass_time(stage, 3 * MINUTE)
+    assert len(ticks(stage)) == 3
+    stage.kill()
+    pass_time(stage, 2 * MINUTE)
+    assert len(ticks(stage)) == 5
+
+
 # --- crashes -----------------------------------------------------------------------------------------------------
 
 
@@ -359,6 +372,24 @@ def test_a_pause_leaves_ticks_out(tmp_path: Path):
     stage.kill()
     pass_time(stage, 2 * MINUTE)
     assert len(ticks(stage)) == 3
+
+
+def test_a_log_is_trimmed_beside_a_paused_schedule_after_a_restart(tmp_path: Path):
+    stage = Stage(tmp_path, max_bytes_per_file=4096)
+    consumer = stage.consumer()
+    schedule = put(stage)
+    step(stage)
+    stage.broker.schedules.set_paused(schedule, True, now=stage.now)
+    stage.kill()
+    consumer = stage.consumer()
+    for _ in range(30):
+        stage.client().publish(b"x" * 1000)
+        consumer.finish(*consumer.received())
+        pass_time(stage, MINUTE)
+        stage.checkpoint(trim=True)
+    topic = stage.broker.find("t")
+    assert topic is not None
+    assert topic.log.first > 0
 
 
 def test_put_again_carries_on(stage: Stage):

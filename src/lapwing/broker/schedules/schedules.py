@@ -221,12 +221,12 @@ class Schedules:
         return max(min([*dues, wall + SAVE]) - self._broker.skew, now)
 
     def _step_of(self, schedule: Schedule, wall: int, now: int) -> None:
-        if schedule.definition.paused:
-            schedule.due = None
-            return
         try:
             if not schedule.known:
-                self._catch_up(schedule)
+                self._catch_up(schedule)  # a paused one too, or the log would keep for it what is behind the mark
+            if schedule.definition.paused:
+                schedule.due = None
+                return
             tick = schedule.next_tick(wall)
             if tick is not None:
                 receipt = CallReceipt(partial(self._settle, schedule, tick))

@@ -56,14 +56,12 @@ class Every:
     since: int
 
     def after(self, moment: int) -> int | None:
-        """Return the first tick behind a moment."""
-        passed = max(moment - self.since, 0) // self.period
-        return self.since + (passed + 1) * self.period
+        """Return the first tick behind a moment, which may lie before `since` where the clock was set back."""
+        return self.since + ((moment - self.since) // self.period + 1) * self.period
 
     def until(self, moment: int) -> int | None:
         """Return the last tick at a moment or before."""
-        passed = (moment - self.since) // self.period
-        return self.since + passed * self.period if passed > 0 else None
+        return self.since + (moment - self.since) // self.period * self.period
 
 
 @dataclass(frozen=True)
