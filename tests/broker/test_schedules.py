@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapwing.broker.schedules.definition import parse
-from lapwing.broker.schedules.schedules import LATE, MOST, SAVE, Schedule
-from lapwing.broker.schedules.timing import read_cron
+from lapwing.broker.schedules.definition import LONGEST_BODY, parse
+from lapwing.broker.schedules.schedules import LARGEST, LATE, MOST, SAVE, Schedule
+from lapwing.broker.schedules.timing import next_ticks, read_cron
 from lapwing.broker.topic import batch
 from lapwing.broker.topic.receipt import CallReceipt
 from lapwing.errors import LapwingError, LogError, SettingRefused
@@ -31,7 +31,7 @@ def put(stage: Stage, name: str = "s", **changes: Any) -> Schedule:
 
 def cron(stage: Stage, expression: str, zone: str = "UTC", **changes: Any) -> Schedule:
     """Put a schedule with a cron expression."""
-    return put(stage, every=None, cron=expression, zone=zone, **changes)
+    return put(stage, **({"every": None, "cron": expression, "zone": zone} | changes))
 
 
 def step(stage: Stage) -> int | None:
@@ -168,6 +168,7 @@ def test_before_and_after_are_the_same_ticks(expression: str, zone: str, moment:
     assert second is not None
     assert second > first
     assert timing.until(first) == first
+    assert next_ticks(timing, moment * SECOND, 2) == [first, second]
     before = timing.until(moment * SECOND)
     assert before is not None
     assert before <= moment * SECOND
@@ -194,6 +195,23 @@ def test_ticks_of_an_outage(tmp_path: Path, misfire: str, expected: int):
     assert schedule.published + schedule.missed == 60
     pass_time(stage, 30 * SECOND)
     assert len(ticks(stage)) == expected + 1
+
+
+def test_an_outage_of_many_schedules_is_worked_off_in_pieces(stage: Stage):
+    for number in range(40):
+        cron(stage, "* * * * *", name=f"s{number}")
+    step(stage)
+    stage.now += 3 * HOUR
+    schedules = stage.broker.schedules
+    steps = 0
+    while sum(each.missed for each in schedules.all()) < 40 * 179:
+        before = sum(each.missed for each in schedules.all())
+        assert schedules.step(now=stage.now) == stage.now
+        stage.commit()
+        assert sum(each.missed for each in schedules.all()) - before < 300  # then others get their turn
+        steps += 1
+    assert steps == 40
+    assert len(ticks(stage)) == 40
 
 
 def test_an_outage_that_ends_at_a_tick_publishes_that_one(stage: Stage):
@@ -477,6 +495,18 @@ def test_there_are_not_too_many(stage: Stage):
     with pytest.raises(SettingRefused, match="the most that it may have"):
         put(stage, "one-more")
     put(stage, "s0", body="changed")
+
+
+def test_they_are_not_too_large_together(stage: Stage):
+    most = LARGEST // (LONGEST_BODY + 200)
+    for number in range(most):
+        put(stage, f"s{number}", body="x" * LONGEST_BODY)
+    with pytest.raises(SettingRefused, match="bytes together"):
+        put(stage, "one-more", body="x" * LONGEST_BODY)
+    assert len(stage.broker.schedules) == most
+    put(stage, "s0", body="shorter")
+    found = put(stage, "s1", body="x" * LONGEST_BODY)
+    stage.broker.schedules.set_paused(found, False, now=stage.now)
 
 
 def test_a_document_is_what_was_put():

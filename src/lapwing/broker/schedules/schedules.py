@@ -6,15 +6,17 @@ crash it is read from a mark on, which is saved from time to time; the log keeps
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.failures import dead_letters
 from lapwing.broker.schedules.definition import BY_HAND, NAME, TIME, Definition, is_over, parse
-from lapwing.broker.schedules.timing import SECOND, coming, next_ticks
+from lapwing.broker.schedules.timing import SECOND, next_ticks
 from lapwing.broker.settings import times
 from lapwing.broker.topic import batch, dedup
 from lapwing.broker.topic.receipt import CallReceipt, Receipt
@@ -26,11 +28,14 @@ if TYPE_CHECKING:
     from lapwing.log.schedule_files import ScheduleFiles
 
 MOST: Final = 1000  # schedules of one node
+LARGEST: Final = 8 << 20  # bytes of their documents together: each change writes them all
 LATE: Final = 10 * SECOND  # a tick that comes later is missed: see `misfire`
 SAVE: Final = 10 * SECOND  # ns between two writes of the progress, and the longest time without a look at the clock
 _RETRY: Final = SECOND
 _SET_BACK: Final = 3 * 3600 * SECOND  # by less, a clock that is set back repeats no tick; by more, its time holds
 _COUNTED: Final = 1000  # missed ticks that are counted one by one
+_AT_ONCE: Final = 50  # schedules that are looked at before others get their turn
+_MISSED_AT_ONCE: Final = 100  # missed ticks after which others get their turn
 
 
 class Schedule:
@@ -38,6 +43,7 @@ class Schedule:
 
     def __init__(self, definition: Definition, *, since: int, last: int) -> None:
         self.definition = definition
+        self.size = len(json.dumps(definition.document()))  # bytes of its document
         self.since = since  # when it got its ticks
         self.last = last  # up to here every tick is published, missed or left out
         self.ran = 0  # the last tick that was published; 0: none is known
@@ -103,7 +109,8 @@ class Schedule:
             on_time = None
         newest = timing.until(now) or first
         tick = on_time or (newest if misfire == "once" else None)
-        self.missed += sum(1 for _ in islice(_between(self, first, tick or newest + 1), _COUNTED))
+        stop = tick or newest + 1
+        self.missed += sum(1 for _ in islice(takewhile(lambda each: each < stop, timing.coming(first - 1)), _COUNTED))
         if tick is None:
             self.last = newest
             self.due = timing.after(newest)
@@ -163,6 +170,9 @@ class Schedules:
             resumed = before.definition.paused and not definition.paused
             schedule.last = max(wall, before.last) if resumed else before.last
             schedule.carry_on(before)
+        others = sum(each.size for each in self._by_name.values() if each is not before)
+        if others + schedule.size > LARGEST and (before is None or schedule.size > before.size):
+            raise SettingRefused(f"the schedules of a node have at most {LARGEST} bytes together: shorten the body")
         self._change(name, schedule)
         return schedule
 
@@ -207,18 +217,28 @@ class Schedules:
     def step(self, *, now: int) -> int | None:
         """Publish the ticks that have come; return when to look again, ns, or None without a schedule."""
         wall = self._wall = now + self._broker.skew
-        for schedule in list(self._by_name.values()):
+        for schedule in self._by_name.values():
             if schedule.last > wall + _SET_BACK:
                 schedule.last = schedule.due = wall
-            if schedule.due is not None and schedule.due <= wall and not schedule.publishing:
-                self._step_of(schedule, wall, now)
+        missed = 0
+        for _, schedule in sorted(self._due(wall), key=itemgetter(0))[:_AT_ONCE]:
+            missed -= schedule.missed
+            self._step_of(schedule, wall, now)
+            missed += schedule.missed
+            if missed > _MISSED_AT_ONCE:
+                break
         if now >= self._next_save:
             self.save_progress()
             self._next_save = now + SAVE
         if not self._by_name:
             return None
-        dues = [each.due for each in self._by_name.values() if each.due is not None and not each.publishing]
-        return max(min([*dues, wall + SAVE]) - self._broker.skew, now)
+        next_due = min((due for due, _ in self._due(wall + SAVE)), default=wall + SAVE)
+        return max(next_due - self._broker.skew, now)
+
+    def _due(self, wall: int) -> list[tuple[int, Schedule]]:
+        """Return the schedules that are to be looked at up to a time, each with its own."""
+        waiting = [(each.due, each) for each in self._by_name.values() if not each.publishing]
+        return [(due, each) for due, each in waiting if due is not None and due <= wall]
 
     def _step_of(self, schedule: Schedule, wall: int, now: int) -> None:
         try:
@@ -342,13 +362,6 @@ class Schedules:
             places[key] = mark
         if not places:
             del self._broker.staged_from[name]
-
-
-def _between(schedule: Schedule, first: int, stop: int) -> Any:
-    for tick in coming(schedule.definition.timing, first - 1):
-        if tick >= stop:
-            return
-        yield tick
 
 
 def _restored(name: str, entry: dict[str, Any], progress: dict[str, Any] | None, wall: int) -> Schedule:

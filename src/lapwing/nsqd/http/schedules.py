@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from lapwing.broker.schedules.schedules import Schedule
@@ -37,10 +38,14 @@ class SchedulesApi:
             Route("POST", "/schedules/resume/<name>", self.resume),
         ]
 
-    def list(self, request: Request) -> Answer:
+    async def list(self, request: Request) -> Answer:
         """Answer with all schedules; with `next=N` each names so many of its ticks to come."""
         count = _count(request)
-        return value({"schedules": [self._shown(each, count) for each in self._schedules.all()]})
+        shown: list[dict[str, Any]] = []
+        for each in self._schedules.all():
+            shown.append(self._shown(each, count))
+            await asyncio.sleep(0)  # others get their turn
+        return value({"schedules": shown})
 
     def show(self, request: Request) -> Answer:
         """Answer with one schedule."""
