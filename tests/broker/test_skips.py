@@ -19,5 +19,6 @@ def test_runs_that_are_merged_hold_what_either_had(some: list[set[int]], place: 
         assert skipped.runs == kept.runs == runs_of(expected)
         assert skipped.count == len(expected)
     assert [*skipped.runs_from(place)] == [run for run in runs_of(expected) if run[1] > place]
+    assert (place in skipped) is (place in expected)
     missing = runs_of({*range(place, 61)} - expected)
     assert [*each_gap(place, 61, skipped.runs_from(place))] == missing

@@ -39,7 +39,8 @@ class SkippedRuns:
         self.count += stop - start
 
     def __contains__(self, sequence: int) -> bool:
-        return any(start <= sequence for start, _ in islice(self.runs_from(sequence), 1))
+        first = bisect_right(self._runs, sequence, key=_stop)
+        return first < len(self._runs) and self._runs[first][0] <= sequence
 
     @property
     def runs(self) -> list[Run]:
