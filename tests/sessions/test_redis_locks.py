@@ -95,6 +95,29 @@ def test_the_end_of_a_lock_is_set_and_taken_back(stage: RedisStage, client: Redi
     assert client.ask("EXPIRE lock 10") == 0
 
 
+@pytest.mark.parametrize(
+    "command", ["PEXPIRE lock {}", "EXPIRE lock {}", "EXPIREAT lock {}", "SET other mine NX EX {}"]
+)
+def test_an_end_beyond_64_bits_is_refused(client: RedisClient, command: str) -> None:
+    client.ask(f"SET lock mine NX PX {1 << 61}")
+
+    with pytest.raises(RedisError, match="ERR invalid expire time"):
+        client.ask(command.format((1 << 63) - 1))
+    with pytest.raises(RedisError, match="ERR invalid expire time"):
+        client.ask(f"EVALSHA {SHA['extend']} 1 lock mine {1 << 62} 0")
+    assert client.ask("PTTL lock") == 1 << 61
+
+
+def test_a_stream_with_the_key_of_a_lock_is_one_key(client: RedisClient) -> None:
+    client.ask("SET both mine NX")
+    client.ask("XADD both * f v")
+
+    assert client.ask("KEYS *") == [b"both"]
+    assert client.ask("DBSIZE") == 1
+    assert client.ask("SCAN 0 TYPE string") == [b"0", []]
+    assert client.ask(f"EVALSHA {SHA['release']} 1 both mine") == 1
+
+
 def test_a_lock_is_a_string_among_the_keys(client: RedisClient) -> None:
     client.ask("SET lock mine NX")
     client.ask("XADD stream * f v")
@@ -171,8 +194,15 @@ def test_ended_locks_make_room_and_the_rest_is_bounded(
     monkeypatch.setattr(locks, "_MOST", 150)
     for number in range(150):
         client.ask(f"SET lock{number} mine NX PX {1000 if number else 5000}")
-    with pytest.raises(RedisError, match="150 locks"):
+    for command in ("SET more mine NX PX 1000", "SET more mine NX PX 1000"):
+        with pytest.raises(RedisError, match="150 locks"):
+            client.ask(command)
+    client.ask("PEXPIRE lock1 1")
+    stage.pass_time(1 * MS)
+    with pytest.raises(RedisError, match="150 locks"):  # all of them are looked through every 100 ms, and no more often
         client.ask("SET more mine NX PX 1000")
+    stage.pass_time(99 * MS)
+    assert client.ask("SET lock1 mine NX PX 500") == "OK"
     stage.pass_time(1 * SECOND)
 
     for number in range(149):

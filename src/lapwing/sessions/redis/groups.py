@@ -95,9 +95,7 @@ def _place(stream: Stream | None, word: bytes) -> EntryId:
     return ids.parse(word)
 
 
-def existing_group(
-    session: ClientState, words: list[bytes], now: int, problem: str = errors.KEY_MUST_EXIST
-) -> Group:
+def existing_group(session: ClientState, words: list[bytes], now: int, problem: str = errors.KEY_MUST_EXIST) -> Group:
     """Return the group that a subcommand names. Raises `ErrorReply`, with `problem` if there is no such stream."""
     stream = existing(session, words[2], now, problem)
     channel = find_channel(stream, words[3])

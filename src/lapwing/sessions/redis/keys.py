@@ -47,6 +47,8 @@ def _visible(session: ClientState, now: int, kind: bytes | None = None) -> Itera
                 yield key
     if kind in (None, b"string"):
         for key in session.context.locks.keys(session.database, now):
+            if session.context.find(key, session.database) is not None:
+                continue  # a stream has the key since
             if grants is None or grants.knows(topic_of(key, session.database) or ""):
                 yield key
 

@@ -24,6 +24,8 @@ _MOST: Final = 10_000  # locks
 _LONGEST: Final = 1024  # bytes of a key, and of a token
 _FEW: Final = 100  # locks that are taken between two looks for ended ones, at least
 _MS: Final = 1_000_000  # ns
+_LONGEST_SPAN: Final = (1 << 62) * _MS  # so that an end is a whole number of 64 bits for any client
+_PAUSE: Final = 100 * _MS  # between two looks for ended locks: they go through all
 _UNITS: Final = {b"PX": _MS, b"EX": 1000 * _MS}
 _OTHER_OPTIONS: Final = frozenset({b"XX", b"GET", b"KEEPTTL", b"EXAT", b"PXAT", b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
 
@@ -55,6 +57,7 @@ class Locks:
     def __init__(self) -> None:
         self._held: dict[tuple[int, bytes], Lock] = {}
         self._full = _FEW  # locks at which the next look for ended ones is due
+        self._next_look = 0  # ns, the earliest time of it
 
     def find(self, database: int, key: bytes, now: int) -> Lock | None:
         """Return the lock of a key; None if nobody holds it."""
@@ -65,10 +68,12 @@ class Locks:
         return None
 
     def take(self, database: int, key: bytes, token: bytes, *, end: int | None, now: int) -> bool:
-        """Take a lock unless it is held. Raises `ErrorReply` when there are too many."""
+        """Take a lock unless it is held. Raises `ErrorReply` when there are too many, or for an end that is too far."""
         if self.find(database, key, now) is not None:
             return False
-        if len(self._held) >= self._full:
+        _check_end(end, now)
+        if len(self._held) >= self._full and now >= self._next_look:
+            self._next_look = now + _PAUSE
             self._held = {place: lock for place, lock in self._held.items() if lock.end is None or lock.end > now}
             self._full = min(max(2 * len(self._held), _FEW), _MOST)
         if len(self._held) >= _MOST:
@@ -84,9 +89,10 @@ class Locks:
         return True
 
     def set_end(self, database: int, key: bytes, end: int | None, *, now: int) -> bool:
-        """Have a lock end then; return whether it is held."""
+        """Have a lock end then; return whether it is held. Raises `ErrorReply` for an end that is too far."""
         if (lock := self.find(database, key, now)) is None:
             return False
+        _check_end(end, now)
         lock.end = end
         return True
 
@@ -99,6 +105,11 @@ class Locks:
         for place in list(self._held):
             if place[0] == database and self.find(*place, now) is not None:
                 yield place[1]
+
+
+def _check_end(end: int | None, now: int) -> None:
+    if end is not None and abs(end - now) > _LONGEST_SPAN:
+        raise ErrorReply("ERR invalid expire time")
 
 
 # --- commands ------------------------------------------------------------------------------------------------------
