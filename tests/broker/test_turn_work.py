@@ -110,6 +110,24 @@ def test_an_error_in_one_topic_strands_no_other(tmp_path: Path, monkeypatch: pyt
     assert [stage.broker.existing(name).log.end for name in ("a", "b")] == [1, 1]
 
 
+def test_a_publish_has_its_error_although_the_log_cannot_even_take_it_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(stage.broker.topic("t").log)
+
+    def failing(self: object) -> None:
+        raise MemoryError
+
+    client = stage.client()
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "flush", failing)
+        patch.setattr(kind, "take_back", failing)
+        client.session.handle(Pub("t", b"m"), now=stage.now)
+        stage.commit()
+
+    assert [answer[:12] for answer in client.answers()] == [b"E_PUB_FAILED"]
+
+
 def test_an_error_in_one_channel_strands_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = stage.consumer("first"), stage.consumer("second")
     deliver = Channel.deliver

@@ -53,6 +53,7 @@ def test_no_sequence_is_given_out_twice(options: LogOptions, rows: bytes, tmp_pa
         assert log.end in ((first + 1,) if error is None else (first, first + 1))
         assert messages(log)[: len(before)] == before
         assert [identity for identity, _ in messages(log)] == list(range(log.end))
+        assert [extra.sequence for extra in log.extras(0, log.end)] == (list(range(log.end)) if rows else [])
         if number > 30 and error is None:
             break
     kept = messages(log)

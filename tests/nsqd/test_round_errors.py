@@ -11,7 +11,7 @@ import pytest
 from doors import Node
 
 from lapwing import kernel
-from lapwing.log.segments.attributes import Rows
+from lapwing.log.segments.attributes import RecentRows, Rows
 from lapwing.net.sockets import polled
 from play import Stage
 
@@ -82,7 +82,7 @@ class Doors:
         self.topic = broker.topic("t")
         inlet = self.topic.let_in()
         assert inlet is not None
-        most = {"max_count": 10, "max_size": 100, "max_body": 1000, "max_defer": 0}
+        most = {"max_count": 10, "max_size": 100, "max_body": 1000, "max_defer": 10**12}
         self.nsq = NsqIntake(self.round, **most, rows=Rows, waits=False)
         self.redis = RedisIntake(self.round, 100, lambda error: b"-ERR\r\n", False)
         self.redis.open(b"t", type("Stream", (), {"newest": 0})(), inlet)
@@ -266,3 +266,38 @@ async def test_a_connection_that_cannot_wait_for_a_sync_ends_alone() -> None:
     assert [each.aborted for each in (first, second, third)] == [False, True, False]
     assert [each.waits for each in (first, second, third)] == [1, 0, 2]
     assert [sequence for _, receipts in node.broker.work.unsynced for _, sequence in receipts] == [0, 2]
+
+
+@pytest.mark.parametrize("before", [0, 2], ids=["flush", "write"])
+def test_a_write_that_fails_when_its_messages_are_in_the_file_is_not_written_again(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    (owner,) = doors.owners(doors.nsq)
+    add = RecentRows.add
+
+    def refuse(rows: RecentRows, runs: Any) -> None:
+        monkeypatch.setattr(RecentRows, "add", add)
+        raise MemoryError
+
+    for number in range(before):
+        owner.near.send(b"DPUB t 7000\n\0\0\0\1%d" % number)
+        doors.sockets.receive()
+    monkeypatch.setattr(RecentRows, "add", refuse)
+    owner.near.send(b"DPUB t 8000\n\0\0\0\1x")
+    doors.sockets.receive()
+    assert len(doors.nsq.failures()) == 1
+    owner.near.send(b"DPUB t 9000\n\0\0\0\1y")
+    doors.sockets.receive()
+
+    log = doors.topic.log
+    bodies = [body for _, _, _, body in kernel.decode_messages(frames_of(log), 0, len(frames_of(log)))[0]]
+    assert bodies == [*(b"%d" % number for number in range(before)), b"x", b"y"]
+    assert [extra.defer // 10**9 for extra in log.extras(0, log.end)] == [*(7 for _ in range(before)), 8, 9]
+    doors.stage.kill()
+    again = doors.stage.broker.topic("t").log
+    assert frames_of(again) == frames_of(log)
+    assert [extra.defer // 10**9 for extra in again.extras(0, again.end)] == [*(7 for _ in range(before)), 8, 9]
+
+
+def frames_of(log: Any) -> bytes:
+    return b"".join(bytes(block) for _, _, block in log.blocks(log.first, log.end, 1 << 20))

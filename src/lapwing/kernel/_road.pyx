@@ -117,7 +117,7 @@ cdef class Round:
         if inlet._touched:
             return True
         tail = inlet.tail
-        if not inlet.open or tail.fresh is None or tail.next != tail.end:
+        if not inlet.open or tail.next != tail.end:
             return False
         self._touched.append(inlet)
         inlet._touched, inlet._first, inlet._bytes, inlet._error = True, tail.end, 0, None
@@ -133,8 +133,9 @@ cdef class Round:
             return
         self._touched = []
         for inlet in touched:
-            tail, topic = inlet.tail, inlet.topic
             inlet._touched = False
+        for inlet in touched:
+            tail, topic = inlet.tail, inlet.topic
             try:
                 if not tail._write_behind():
                     tail.flush()
@@ -142,9 +143,9 @@ cdef class Round:
                 inlet._error = error
                 self._failed.append(error)
                 self._healing = True
-                if tail.next != tail.end:
-                    self.take_back(tail)
-                continue
+                self.take_back(tail)
+                if tail.end == inlet._first:
+                    continue  # else they are in the log, and channels get them, although their publishers have an error
             topic.message_count += tail.end - inlet._first
             topic.message_bytes += inlet._bytes
             if not tail.noted or topic.channels or inlet.name in self.watched or self._healing:

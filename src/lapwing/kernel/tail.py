@@ -59,14 +59,14 @@ class Tail:
 
     `next` is the sequence that the next message gets, `end` the one up to which messages can be read, and `written` the
     one up to which they are in the file. What lies between `end` and `next` is `fresh`: batches of frames, and how many
-    messages each has; None while the log rests. A batch is `several` if it must be there as a whole or not at all.
+    messages each has. A batch is `several` if it must be there as a whole or not at all.
     """
 
     __slots__ = ("end", "fresh", "fresh_bytes", "fresh_counts", "next", "noted", "several", "since_check", "written")
 
     def __init__(self) -> None:
         self.next = self.end = self.written = 0
-        self.fresh: list[bytes] | None = None
+        self.fresh: list[bytes] = []
         self.fresh_counts: list[int] = []
         self.fresh_bytes = 0
         self.several = False
@@ -80,9 +80,6 @@ class Tail:
             self.several = True
 
     def _put(self, frames: bytes, count: int) -> None:
-        if self.fresh is None:
-            self.wake()
-        assert self.fresh is not None
         self.fresh_counts.append(count)
         try:
             self.fresh.append(frames)
@@ -94,7 +91,9 @@ class Tail:
 
     def forget(self) -> None:
         """Drop what was appended and is not written."""
-        self.fresh, self.fresh_counts, self.fresh_bytes, self.several = [], [], 0, False
+        self.fresh.clear()  # nothing here wants memory: it is called where there is none
+        self.fresh_counts.clear()
+        self.fresh_bytes, self.several = 0, False
         self.next = self.end
 
     def write(self) -> bool:
@@ -165,14 +164,11 @@ class Tail:
         self.since_check += size
         if rows:
             log.keep_rows()
-        self.fresh, self.fresh_counts = [], []
+        self.fresh.clear()
+        self.fresh_counts.clear()
         self.fresh_bytes, self.several = 0, False
         held, noted = window.bytes, log._noted_bytes
         change = held + log._recent_rows.bytes - noted
         if held > log.options.tail_bytes or change < 0 or change > noted >> 3:
             log.shrink_window()
         return True
-
-    def wake(self) -> None:
-        """Return a log that rests to use."""
-        raise NotImplementedError

@@ -16,7 +16,6 @@ class Appending(kernel.Tail):
     def __init__(self) -> None:
         super().__init__()
         self._pending_rows: list[Rows] = []
-        super().forget()
 
     @property
     def pending(self) -> bool:
@@ -41,8 +40,7 @@ class Appending(kernel.Tail):
     def forget(self) -> None:
         """Drop what was appended and is not written, with what lies beside it."""
         super().forget()
-        if self._pending_rows:
-            self._pending_rows = []
+        self._pending_rows.clear()
 
 
 def frame_at(frames: bytes, number: int) -> bytes:

@@ -194,15 +194,18 @@ class DiskLog(Appending):
         Where the flush had come so far that the last segment has it, it counts: no sequence is given out twice.
         """
         self.forget()
+        if self._segments:
+            last = self._segments[-1]
+            last.torn = True
+            if last.end > self.end:
+                self.next = self.end = self.written = last.end
+                self._window.clear(last.end)
+                self._unwritten_rows.clear()
         self._window.cut(self.end)
-        if not self._segments:
-            return
-        last = self._segments[-1]
-        last.torn = True
-        if last.end > self.end:
-            self.next = self.end = self.written = self._rows_end = last.end
-            self._window.clear(last.end)
-            self._recent_rows, self._unwritten_rows = RecentRows(last.end), []
+        while self._unwritten_rows and self._unwritten_rows[-1].last >= self.end:
+            self._unwritten_rows.pop()
+        self._rows_end = self.end  # the newest rows may not be in memory: they are read
+        self._recent_rows = RecentRows(self.end)
 
     def shrink_window(self) -> None:
         """Have the memory of the newest bytes counted, and cut, when it has changed much."""
@@ -236,7 +239,7 @@ class DiskLog(Appending):
 
     def _batches(self) -> list[Batch]:
         """Return what was appended, joined or cut to what makes good chunks."""
-        fresh = self.fresh or []
+        fresh = self.fresh
         if self.fresh_bytes <= CHUNK_BYTES:
             return [(self.next - self.end, b"".join(fresh), time_of(fresh[-1]))]
         counted = zip(self.fresh_counts, fresh, strict=True)

@@ -47,6 +47,7 @@ class MemoryLog(Appending):
     def take_back(self) -> None:
         """Forget what was appended and not flushed."""
         self.forget()
+        self._window.cut(self.end)
 
     def reader(self, sequence: int) -> Reader:
         """Return a reader at `sequence`."""

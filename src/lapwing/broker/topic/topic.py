@@ -282,8 +282,10 @@ class Topic:
             self._refuse(waiting, error)
             raise
         except Exception as error:  # such as want of memory: what was not written is forgotten, so that nothing waits
-            self.log.take_back()
-            self._refuse(waiting, LogError(f"{self.name}: {type(error).__name__}: {error}"))
+            try:
+                self.log.take_back()
+            finally:
+                self._refuse(waiting, LogError(f"{self.name}: {type(error).__name__}: {error}"))
             raise
         if self.dedup is not None:
             self.dedup.written()
