@@ -216,6 +216,21 @@ def test_many_logs_keep_few_bytes_in_memory(tmp_path: Path) -> None:
         assert reader.take(3, 10, 1 << 20)[1] == 2  # whatever was shed is read again
 
 
+def test_many_logs_keep_few_old_rows_in_memory(tmp_path: Path) -> None:
+    files = OpenFiles(cache_bytes=50_000)
+    headers = {"trace": "x" * 100}
+    for number in range(20):
+        log = DiskLog(tmp_path / str(number), NODE, files=files)
+        publish(log, [b"x"] * 100, extras=[Extra(sequence, headers=headers) for sequence in range(100)])
+        log.close()
+    logs = [DiskLog(tmp_path / str(number), NODE, files=files) for number in range(20)]
+    for log in logs:
+        assert len(log.extras(0, log.end)) == 100
+
+    assert sum(len(rows.text) for log in logs for _, _, rows in log._cold_rows) <= 50_000
+    assert [extra.headers for extra in logs[0].extras(7, 8)] == [headers]  # whatever was shed is read again
+
+
 def test_memory_does_not_grow_with_the_backlog(tmp_path: Path) -> None:
     log = DiskLog(tmp_path / "topic", NODE, options=LogOptions(segment_bytes=1 << 20))
     batch = [b"x" * 200] * 200

@@ -215,7 +215,12 @@ class DiskLog(Appending):
         kept = window.bytes + self._recent_rows.bytes
         if not 0 <= kept - self._noted_bytes <= self._noted_bytes >> 3:
             self._noted_bytes = kept
-            self.files.keep(self, kept)
+            self._note_kept()
+
+    def _note_kept(self) -> None:
+        """Have everything counted that is in memory and could be read again."""
+        kept = self._window.bytes + self._recent_rows.bytes + len(self._memo[2])
+        self.files.keep(self, kept + sum(len(rows.text) for _, _, rows in self._cold_rows))
 
     def keep_rows(self) -> None:
         """Keep the rows that were flushed in memory, for the readers at the tail."""
@@ -448,7 +453,7 @@ class DiskLog(Appending):
                 raise CorruptChunk(path, offset, f"messages {first} to {end - 1} are not served")
             frames = loaded
             self._memo = (first, end, frames)
-            self.files.keep(self, self._window.bytes + self._recent_rows.bytes + len(frames))
+            self._note_kept()
         return frame_at(frames, sequence - first)
 
     def _place(self, sequence: int) -> tuple[str, int]:
@@ -529,6 +534,7 @@ class DiskLog(Appending):
             segment, lambda: segment.extras.rows_from(start, stop, self._report_damaged_rows)
         )
         self._cold_rows = [(segment, start, rows), *self._cold_rows[: _COLD_READERS - 1]]
+        self._note_kept()
         return rows
 
     def _report_damaged_rows(self, path: str, offset: int, length: int) -> None:
