@@ -253,3 +253,25 @@ def test_previews_are_right_and_nothing_that_was_not_finished_is_lost(history):
         consumer.take()
         waiting = stage.channel().depth + stage.channel().in_flight_count
         assert waiting == published - len(finished), (verb, number)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_message_that_was_finished_ahead_of_the_cursor_comes_again_when_the_cursor_is_moved_back(
+    tmp_path: Path, killed: bool
+) -> None:
+    stage = Stage(tmp_path)
+    stage.consumer(ready=0).leave()
+    stage.client().publish(b"0").publish(b"1", delay=SECOND).publish(b"2")
+    assert claims.claim(stage.channel(), [1], "finish", now=stage.now) == [1]
+    stage.checkpoint()
+    consumer = stage.consumer()
+    assert consumer.received() == [0, 2]
+    consumer.finish(0, 2).leave()
+    stage.channel().move(0)
+    stage.checkpoint()
+    if killed:
+        stage.kill()
+    again = stage.consumer()
+    stage.pass_time(2 * SECOND)  # after a kill its delay begins again
+
+    assert sorted(again.received()) == [0, 1, 2]

@@ -746,6 +746,7 @@ class Channel:
         if sequence < before:
             self.side_logged.flush()
             self.overlap = max(self.overlap, before)
+            self.finished_ahead.drop_below(before)  # what it had skipped and passed comes again
             ledger, copied = self.ledger, self.side_logged.sequences
             for ready in [ready for ready in ledger.ready if ready >= sequence and ready not in copied]:
                 ledger.ready.remove(ready)
