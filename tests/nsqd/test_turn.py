@@ -36,3 +36,22 @@ async def test_one_that_raises_strands_no_other() -> None:
 
     assert sent == ["whole"]
     assert [text.partition(": ")[2] for text in reported] == ["a waiter", "a connection"]
+
+
+async def test_answers_are_sent_although_a_sync_or_an_announcement_cannot_begin() -> None:
+    node = Node(durability="fsync")
+    reported: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: reported.append(about["message"]))
+    sent: list[str] = []
+
+    def fail() -> None:
+        raise MemoryError
+
+    node.turn.on_unsynced = node.turn.on_changes = fail
+    topic = node.broker.topic("t")
+    node.broker.work.sync(topic, [])
+    node.turn.add(Connection(sent, "whole"))
+    await asyncio.sleep(0)
+
+    assert sent == ["whole"]
+    assert reported == ["a sync could not be begun", "changes could not be announced"]

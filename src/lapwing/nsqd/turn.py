@@ -67,9 +67,9 @@ class Turn:
             self._report("a turn could not be ended in order", error)
         self._scheduled = False
         if broker.work.unsynced:
-            self.on_unsynced()
+            self._call("a sync could not be begun", self.on_unsynced)
         if broker.changes:
-            self.on_changes()
+            self._call("changes could not be announced", self.on_changes)
         connections, self._connections = self._connections, {}
         for connection in connections:
             try:
@@ -79,6 +79,13 @@ class Turn:
         self.alarm.arm()
         if broker.work:
             self.schedule_flush()  # others have their turn first
+
+    def _call(self, failure: str, function: Callable[[], None]) -> None:
+        """Call a function; report a failure, so that the others are served."""
+        try:
+            function()
+        except Exception as error:
+            self._report(failure, error)
 
     def _report(self, message: str, error: Exception) -> None:
         self._loop.call_exception_handler({"message": message, "exception": error})
