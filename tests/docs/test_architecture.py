@@ -30,7 +30,9 @@ def files() -> list[str]:
 
 def defines(text: str, name: str) -> bool:
     """Whether a source text has a class, a function, a constant or an attribute of this name."""
-    return bool(re.search(rf"\b(?:def|class) {name}\b|^ *(?:self\.)?{name}\b[^\n(]*=|^ *{name}: ", text, re.MULTILINE))
+    defined = rf"\b(?:def|class) {name}\b|\bcp?def (?:\w+ )*{name}\("
+    assigned = rf"^ *(?:self\.)?{name}\b[^\n(]*=|^ *{name}: "
+    return bool(re.search(f"{defined}|{assigned}", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
