@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -149,6 +150,33 @@ def test_jobs_run_when_they_are_due_and_not_before_they_may(daemon: Daemon) -> N
 
     assert {line.partition(",")[0] for line in lines} == {"mail ann", "clean up", "report"}
     assert lines[-1].startswith("report")
+
+
+def test_a_sensor_requests_one_run_for_each_message(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    dagster = ModuleType("dagster")  # as far as the sensor uses it; Dagster itself is not a dependency of the tests
+    kinds = ("Config", "Definitions", "RunConfig", "RunRequest", "SensorEvaluationContext")
+    dagster.__dict__.update(dict.fromkeys(kinds, SimpleNamespace))
+    dagster.__dict__.update(job=lambda job: job, op=lambda op: op, sensor=lambda **_: lambda sensor: sensor)
+    monkeypatch.setitem(sys.modules, "dagster", dagster)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv("LAPWING_NSQD_HTTP", daemon.http)
+    import dagster_sensor
+
+    class Context:
+        cursor: str | None = None
+
+        def update_cursor(self, cursor: str) -> None:
+            self.cursor = cursor
+
+    context, ticks = Context(), []
+    for published in ([b"one", b"two"], [], [b"three"]):
+        with SyncProducer(daemon.tcp) as producer:
+            for body in published:
+                producer.publish("orders", body)
+        ticks.append(list(dagster_sensor.new_orders(context)))
+
+    assert [[run.run_config.ops["bill"].body for run in runs] for runs in ticks] == [["one", "two"], [], ["three"]]
+    assert len({run.run_key for runs in ticks for run in runs}) == 3
 
 
 def test_a_line_that_is_written_while_others_are_shipped_is_shipped_whole(
