@@ -171,14 +171,15 @@ async def test_a_schedule_is_put_on_one_node_and_found_there(cluster: Cluster) -
         (again,) = await admin.put_schedule("nightly", "reports", "new", cron="0 9 * * *", zone="Europe/Berlin")
         listed = (await admin.schedules()).answers
         (run,) = await admin.run_schedule("nightly")
-        (counted,) = await admin.counts("reports")
+        async with Admin(run.node) as there:  # nsqlookupd may not know the topic yet
+            (counted,) = await there.counts("reports")
         (paused,) = await admin.pause_schedule("nightly")
         (resumed,) = await admin.resume_schedule("nightly")
         ((shown),) = (await admin.schedule("nightly", count=3)).answers.values()
         await admin.remove_schedule("nightly")
         after = (await admin.schedules()).answers
 
-    assert put.node == again.node == run.node == counted.node
+    assert put.node == again.node == run.node
     assert sum(len(found.schedules) for found in listed.values()) == 1
     assert counted.answer is not None
     assert counted.answer.waiting == 1
