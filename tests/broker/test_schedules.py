@@ -214,6 +214,17 @@ def test_an_outage_of_many_schedules_is_worked_off_in_pieces(stage: Stage):
     assert len(ticks(stage)) == 40
 
 
+def test_a_tick_that_comes_now_does_not_wait_for_those_that_were_missed(stage: Stage):
+    for number in range(40):
+        cron(stage, "* * * * *", name=f"s{number}")
+    put(stage, "now", topic="now", every="3h")
+    step(stage)
+    stage.now += 3 * HOUR
+    stage.broker.schedules.step(now=stage.now)
+    stage.commit()
+    assert len(ticks(stage, "now")) == 1
+
+
 def test_an_outage_that_ends_at_a_tick_publishes_that_one(stage: Stage):
     for misfire in ("once", "skip"):
         put(stage, misfire, misfire=misfire, topic=misfire)

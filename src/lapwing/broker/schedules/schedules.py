@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice, takewhile
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from lapwing.broker.failures import dead_letters
@@ -215,13 +214,13 @@ class Schedules:
     # --- stepping ----------------------------------------------------------------------------------------------
 
     def step(self, *, now: int) -> int | None:
-        """Publish the ticks that have come; return when to look again, ns, or None without a schedule."""
+        """Publish the ticks that have come, missed ones last; return when to look again, or None without a schedule."""
         wall = self._wall = now + self._broker.skew
         for schedule in self._by_name.values():
             if schedule.last > wall + _SET_BACK:
                 schedule.last = schedule.due = wall
         missed = 0
-        for _, schedule in sorted(self._due(wall), key=itemgetter(0))[:_AT_ONCE]:
+        for _, schedule in sorted(self._due(wall), key=lambda each: (each[0] <= wall - LATE, each[0]))[:_AT_ONCE]:
             missed -= schedule.missed
             self._step_of(schedule, wall, now)
             missed += schedule.missed
