@@ -13,7 +13,7 @@ from lapwing.broker.broker import Broker
 from lapwing.broker.keeper.keeper import IDLE
 from lapwing.broker.keeper.storage import DiskStorage
 from lapwing.broker.topic.cold import ColdTopic
-from lapwing.errors import LapwingError
+from lapwing.errors import LapwingError, WriteFailed
 from lapwing.log.catalog import Catalog, TopicEntry
 from lapwing.log.disk import Disk
 from lapwing.nsqd.catalog_writer import CatalogWriter
@@ -53,6 +53,39 @@ async def test_a_topic_that_is_deleted_amid_its_sync_is_no_fault_of_the_disk(tmp
 
     assert receipt.errors == [None]
     assert broker.health is None
+
+
+@pytest.mark.parametrize("step", ["begin_sync", "run_in_executor"])
+async def test_no_publish_is_acknowledged_unsynced_after_a_sync_that_could_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    settings = options(durability="fsync", data_path=str(tmp_path))
+    broker = Broker(settings, DiskStorage(str(tmp_path), 7, settings.log_options, now=lambda: 0, report=print))
+    syncer = Syncer(broker, lambda: None, lambda seconds: None)
+    topic = broker.topic("t")
+    first, second, third = Noted(), Noted(), Noted()
+
+    async def publish(receipt: Noted) -> None:
+        append(topic, b"x", receipt, now=1)
+        broker.commit(1)
+        syncer.kick()
+        assert syncer._running is not None
+        await asyncio.wait([syncer._running])
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    owner = type(topic.store) if step == "begin_sync" else asyncio.get_running_loop()
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, refuse)
+        await publish(first)
+        await publish(second)
+    unsynced = topic.log.synced
+    await publish(third)
+    await syncer.stop()
+
+    assert [type(each.errors[0]) for each in (first, second)] == [WriteFailed, WriteFailed]
+    assert (unsynced, third.errors, topic.log.synced) == (0, [None], 3)
 
 
 class Syncs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -52,12 +53,13 @@ class Syncer:
     async def _sync(self, topic: Topic) -> LapwingError | None:
         if topic.exiting:
             return None
-        job = topic.store.begin_sync()
-        if job is None:
-            return None
         try:
+            job = topic.store.begin_sync()
+            if job is None:
+                return None
             seconds = await asyncio.get_running_loop().run_in_executor(self._thread, _timed, job)
-        except OSError as error:
+        except Exception as raised:  # also where there is no thread or memory: nothing is synced then either
+            error = raised if isinstance(raised, OSError) else OSError(errno.EIO, f"{type(raised).__name__}: {raised}")
             topic.store.finish_sync(error)
             if topic.exiting:
                 return None  # deleted meanwhile with its files, so the disk is fine

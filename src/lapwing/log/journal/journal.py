@@ -46,8 +46,8 @@ class Journal:
     """
 
     __slots__ = (
-        "_entries", "_file", "_latest", "_live", "_read", "_sync", "_version", "damaged", "notes", "path",
-        "sync_wanted",
+        "_entries", "_file", "_latest", "_live", "_read", "_sync", "_syncing", "_version", "damaged", "notes",
+        "path", "sync_wanted",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class Journal:
         self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
         self._sync = sync  # at compaction; after a lost append some messages are delivered again
         self.sync_wanted = False  # whether what is flushed has to survive a power loss
+        self._syncing = False  # whether the sync that was begun last is of this file too
         self._read = False
         self._version = 1  # that of the file
         self.damaged = False  # whether more than a torn write at its end was found in it
@@ -208,9 +209,9 @@ class Journal:
 
     def begin_sync(self) -> Callable[[], None] | None:
         """Return a call that syncs what is flushed, for any thread; None unless `sync_wanted` is set."""
-        if not self.sync_wanted:
+        self._syncing, self.sync_wanted = self.sync_wanted, False
+        if not self._syncing:
             return None
-        self.sync_wanted = False
         try:
             if self._file.doubtful:
                 self._write_again()
@@ -225,8 +226,9 @@ class Journal:
 
     def finish_sync(self, error: OSError | None) -> None:
         """Note how that call ended; after an error the next sync writes the file again."""
-        if error is not None:
+        if error is not None and self._syncing:  # else there may be no file yet
             self.sync_wanted = True
+        self._syncing = False
 
     def _write_again(self) -> None:
         """Write the whole file again after a sync of it failed: the disk may lack what was appended before.
