@@ -2,6 +2,7 @@
 
 import pytest
 
+from lapwing.admin.pages.clients import client_attributes
 from lapwing.client.cluster import (
     Node,
     client_object,
@@ -95,6 +96,23 @@ def test_a_redis_client_counts_between_two_reads_too():
         return topics_of_stats([(node, stats)], now=0)["t"]["channels"][0]["client_count"]
 
     assert [clients(0.0, 1), clients(0.1, 0), clients(3600.0, 0)] == [1, 1, 0]
+
+
+def test_each_node_has_an_active_consumer_where_a_channel_is_set_to_one():
+    nodes = [Node("h", "b", 4150, port, "") for port in (4151, 4251, 4351)]
+    clients = [[{"active": True}, {"active": False}], [{"active": True}], [{}]]
+    more = [{"active_consumer": "nsq:a:1"}, {"active_consumer": ""}, {}]  # nobody asks on the second; the third is old
+
+    def summed(*places):
+        raws = [(nodes[at], {"channel_name": "c", "clients": clients[at], **more[at]}) for at in places]
+        stats = [(node, {"topics": [{"topic_name": "t", "channels": [raw]}]}) for node, raw in raws]
+        return topics_of_stats(stats, now=0)["t"]["channels"][0]
+
+    assert summed(0, 1, 2)["active_consumers"] == summed(0)["active_consumers"] == ["nsq:a:1"]
+    assert summed(1)["active_consumers"] == []
+    assert "active_consumers" not in summed(2)
+    labels = [client_attributes(client) for client in summed(0)["clients"] + summed(2)["clients"]]
+    assert [[label[0] for label in each] for each in labels] == [["Active"], ["Standby"], []]
 
 
 def test_topology_counts_are_there_only_when_they_are_something():

@@ -15,8 +15,8 @@ from lapwing.errors import NotSaved, SettingRefused, WriteFailed
 from play import MINUTE, SECOND, Stage
 
 CHANNEL_NAMES = (
-    "max_attempts, retry_first, retry_factor, retry_max, retry_jitter, dead_topic, msg_timeout, hold, max_in_flight, "
-    "rate, burst, message_ttl, expired_to_dead, max_depth, max_bytes, overflow, paused_until"
+    "max_attempts, retry_first, retry_factor, retry_max, retry_jitter, dead_topic, msg_timeout, hold, active, "
+    "max_in_flight, rate, burst, message_ttl, expired_to_dead, max_depth, max_bytes, overflow, paused_until"
 )
 
 

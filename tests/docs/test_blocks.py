@@ -323,7 +323,7 @@ def test_the_commands_of_the_pages_on_failures_and_security(cluster: Cluster, tm
     rest = [each for each in blocks("docs/failure.md") if each.first.startswith("curl") and each.text not in tour]
     rest += [each for each in blocks("docs/security.md") if each.language == "sh"]
 
-    assert len(rest) == 4
+    assert len(rest) == 5
     rest += [each for each in blocks("docs/headers.md") if each.language == "sh"]
     for each in rest:
         for line in each.text.splitlines():

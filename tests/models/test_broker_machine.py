@@ -1,5 +1,6 @@
 """Random histories of a broker on a real disk, against a model that anybody can believe. It speaks no protocol."""
 
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -28,7 +29,9 @@ TIMEOUT = 1000 * MS
 CHANNELS = ("a", "b")
 NAMES = ("worker-1", "worker-2")
 NODE = 5
+MEMORY = "/dev/shm"  # the catalog is synced at every change, which a disk would make slow
 HELD = Policy("held", "t", "b", 0, {"hold": "connection"})
+SINGLE = Policy("single", "t", "*", 0, {"active": "single"})
 
 Owner = int | str  # a connection, or the name of a holder that has one
 
@@ -54,6 +57,11 @@ class Model:
     names: set[str] = field(default_factory=set)
     unsaved_names: set[str] = field(default_factory=set)  # created or dropped since the last checkpoint
     paused: bool = False
+
+    @property
+    def owners(self) -> set[Owner]:
+        """Who holds messages."""
+        return {waits.owner for waits in self.unfinished.values() if waits.owner is not None}
 
     def held_by(self, owner: Owner) -> list[int]:
         return sorted(sequence for sequence, waits in self.unfinished.items() if waits.owner == owner)
@@ -92,9 +100,11 @@ RECEIPT = Receipt()
 class BrokerMachine(RuleBasedStateMachine):
     """One topic, two channels, consumers with windows and named readers with credits; time moves by a rule only."""
 
+    single = False  # whether each channel has one active consumer
+
     def __init__(self) -> None:
         super().__init__()
-        self.path = tempfile.mkdtemp(prefix="lapwing-machine-")
+        self.path = tempfile.mkdtemp(prefix="lapwing-machine-", dir=MEMORY if os.path.isdir(MEMORY) else None)
         self.now = 1_000_000 * MS
         self.bodies: list[bytes] = []
         self.message_ids: list[str] = []  # one for all messages of a batch
@@ -114,6 +124,8 @@ class BrokerMachine(RuleBasedStateMachine):
         )
         self.open()
         self.broker.settings.put_policy(HELD, now=self.now)
+        if self.single:
+            self.broker.settings.put_policy(SINGLE, now=self.now)
 
     def open(self) -> None:
         storage = DiskStorage(
@@ -177,6 +189,8 @@ class BrokerMachine(RuleBasedStateMachine):
             waits.delivered = self.now
             waits.deadline = None if timeout is None or client.keeps else self.now + timeout
             model.revived.discard(sequence)
+        if messages and self.single:
+            assert model.owners == {client.owner}, "somebody got messages while another held some"
         if isinstance(client.subscription, Window):
             assert len(model.held_by(client.owner)) <= client.subscription.size or not messages
 
@@ -264,6 +278,19 @@ class BrokerMachine(RuleBasedStateMachine):
         elif isinstance(client.subscription, Credit):
             client.subscription.left = size
         self.broker.mark_ready(self.channel(client.channel))
+        self.settle()
+
+    @precondition(lambda self: any(model.names for model in self.models.values()))
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def read_at_once(self, data: st.DataObject, count: int) -> None:
+        """A read that does not wait, of a named consumer."""
+        named = [(channel, name) for channel, model in sorted(self.models.items()) for name in sorted(model.names)]
+        channel, name = data.draw(st.sampled_from(named))
+        frames: list[bytes] = []
+        credit = Credit(self.holder(channel, name), frames.append, lambda: None, count=count)
+        self.channel(channel).deliver_to(credit, now=self.now)
+        self.number += 1
+        self.delivered(self.number, Client(name, channel, credit, frames), b"".join(frames))
         self.settle()
 
     @precondition(lambda self: self.clients)
@@ -504,7 +531,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if back:
             again = [each for each in range(sequence, self.fanned) if each not in dropped]
             dues = {each: self.times[each] + self.delays[each] for each in again if each in self.delays}
-            model.unfinished = {each: Waits(due=dues.get(each)) for each in again}
+            counted = channel.ledger.attempts  # of what comes from the side log again, one delivery stays counted
+            model.unfinished = {each: Waits(counted.get(each, 0), due=dues.get(each)) for each in again}
             model.revived.clear()
         else:
             model.unfinished = {each: waits for each, waits in model.unfinished.items() if each >= sequence}
@@ -614,10 +642,21 @@ class BrokerMachine(RuleBasedStateMachine):
             room = [each for each in self.clients.values() if each.channel == name and each.subscription.room > 0]
             if room and not model.paused:
                 assert channel.depth == 0, f"{name}: {channel.depth} ready although somebody has room"
+            if self.single and not model.paused and not model.revived and len(model.owners) < 2:
+                wanting = [each for each in self.clients.values() if each.channel == name and each.subscription.wants]
+                chosen = [each for each in wanting if {each.owner} >= model.owners]
+                assert not wanting or model.owners or not channel.depth, "nobody took over"
+                assert channel.depth == 0 or not any(self.has_room(each) for each in chosen), "the active one starves"
             if not model.revived:
                 flying = sum(waits.owner is not None for waits in model.unfinished.values())
                 assert channel.in_flight_count == flying
                 assert channel.depth + len(channel.ledger.deferred) + flying == len(model.unfinished)
+
+    def has_room(self, client: Client) -> bool:
+        """Whether it asks for more than it holds, whoever is the active one."""
+        if isinstance(client.subscription, Credit):
+            return client.subscription.left > 0
+        return client.subscription.size > len(client.subscription.holder.in_flight)
 
     @invariant()
     def each_message_is_in_one_state(self) -> None:
@@ -699,3 +738,58 @@ BrokerMachine.TestCase.settings = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
 TestBroker = BrokerMachine.TestCase
+
+
+class SingleMachine(BrokerMachine):
+    """The same, where only one consumer of a channel gets messages; several wait for them from the beginning."""
+
+    single = True
+
+    @initialize(sizes=st.lists(st.integers(0, 4), min_size=2, max_size=4), named=st.integers(0, 3))
+    def begin(self, sizes: list[int], named: int) -> None:
+        super().begin()
+        for channel in CHANNELS:
+            for at, size in enumerate(sizes):
+                self.subscribe(channel, size, heartbeats=bool(at % 2))
+            for at in range(named):
+                self.read_as(channel, NAMES[at % 2], 2)
+        for _ in range(4):
+            self.publish_batch(5, 10)
+
+    @precondition(lambda self: len(self.bodies) < 100)
+    @rule()
+    def publish_more(self) -> None:
+        self.publish_batch(3, 10)
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data(), verb=st.sampled_from(["finish", "finish", "requeue", "stop", "leave"]))
+    def be_active(self, data: st.DataObject, verb: str) -> None:
+        """Have whoever holds messages answer some, ask for nothing, or leave."""
+        channel, sequence = data.draw(st.sampled_from(self.held()))
+        model = self.models[channel]
+        owner = model.unfinished[sequence].owner
+        assert owner is not None
+        holder = self.holder(channel, owner)
+        if verb == "finish":
+            assert self.channel(channel).finish([sequence], now=self.now, holder=holder) == [sequence]
+            model.finish(sequence)
+        elif verb == "requeue":
+            self.channel(channel).requeue(sequence, holder, delay=0, now=self.now)
+            model.unfinished[sequence].owner = None
+        elif isinstance(owner, int):
+            client = self.clients[owner]
+            if verb == "leave":
+                del self.clients[owner]
+                self.broker.leave(self.channel(channel), client.subscription, now=self.now)
+                for waits in model.unfinished.values():
+                    waits.owner = None if waits.owner == owner else waits.owner
+            else:
+                client.subscription.size = 0
+                self.broker.mark_ready(self.channel(channel))
+        self.settle()
+
+
+SingleMachine.TestCase.settings = settings(
+    BrokerMachine.TestCase.settings, max_examples=examples(60, soak=2000), stateful_step_count=50
+)
+TestSingle = SingleMachine.TestCase

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from doors import Node, settle
 
+from lapwing.broker.channel.ledger import Holder
+from lapwing.broker.channel.subscription import Window
 from lapwing.net.server.prometheus import CONTENT_TYPE, escape, line
 from lapwing.nsqd.stats.metrics import HOLDER_GAUGES, FsyncTimes
 
@@ -162,10 +164,32 @@ def test_labels_are_escaped() -> None:
     assert line("m", {"topic": 't"'}, 1) == 'm{topic="t\\""} 1\n'
 
 
+def consume_alone(node: Node) -> None:
+    """Have a consumer of t/c that is the active one."""
+    channel = node.broker.existing_channel("t", "c")
+    node.broker.settings.change_channel(channel, {"active": "single"}, now=node.clock.now())
+    window = Window(Holder("nsq:me:1"), lambda frames: None, lambda: None, timeout=None)
+    window.size = 1
+    channel.subscribe(window)
+    node.turn.end()
+
+
+async def test_the_active_consumer_is_named() -> None:
+    node = Node()
+    await node.ask("POST", "/topic/create?topic=t")
+    await node.ask("POST", "/channel/create?topic=t&channel=c")
+    metric = 'lapwing_channel_active_consumer{topic="t",channel="c",consumer="nsq:me:1"}'
+    assert metric not in parsed((await node.ask("GET", "/metrics"))[1])
+    consume_alone(node)
+
+    assert parsed((await node.ask("GET", "/metrics"))[1])[metric] == 1
+
+
 async def test_every_metric_is_documented_and_no_other() -> None:
     node = Node(e2e_processing_latency_percentiles=(0.99,))
     await node.ask("POST", "/topic/create?topic=t")
     await node.ask("POST", "/channel/create?topic=t&channel=c")
+    consume_alone(node)
     counts = dict.fromkeys(("rows_in", "rows_out", "rejected", "late", "lag", "input_rate", "batch_ms"), 1)
     await node.ask("POST", "/pipelines/p", json.dumps({**counts, "batch_at_ms": 1}).encode())
     await node.ask("PUT", "/schedules/s", b'{"topic": "t", "body": "b", "every": "1d"}')

@@ -71,6 +71,24 @@ async def test_a_consumer_is_shown_with_what_it_holds() -> None:
     assert client["remote_address"] == "127.0.0.1:58540"
 
 
+async def test_the_active_consumer_is_shown_where_a_channel_has_one() -> None:
+    node = Node()
+    await consuming(node)
+    setting = "/channel/settings?topic=t&channel=c"
+    assert (await node.ask("PATCH", setting, b'{"active": "single"}'))[0] == 200
+    other = session(node, "c2.example")
+    other.handle(Sub("t", "c"), now=node.clock.now())
+    other.handle(Rdy(2), now=node.clock.now())
+    node.turn.end()
+
+    channel = (await node.json("/stats?format=json&topic=t"))["topics"][0]["channels"][0]
+    assert channel["active_consumer"] == "nsq:c1.example:58540"
+    assert [list(client) for client in channel["clients"]] == [[*CLIENT_KEYS, "active"]] * 2
+    assert [client["active"] for client in channel["clients"]] == [True, False]
+    assert [client["in_flight_count"] for client in channel["clients"]] == [2, 0]
+    assert (await node.ask("PATCH", setting, b'{"active": "one"}'))[0] == 400
+
+
 async def test_producers_are_all_who_published_with_all_they_published_to() -> None:
     node = Node()
     producer = session(node, "p1.example", "myprod/1.0")

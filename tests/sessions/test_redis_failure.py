@@ -132,3 +132,63 @@ def test_an_entry_that_was_trimmed_and_redriven_stays_with_whoever_claims_it() -
     assert client.ask("XAUTOCLAIM s g other 0 0")[1] == pairs
     assert client.ask([b"XCLAIM", b"s", b"g", b"w", b"0", entry]) == pairs
     assert client.ask([b"XACK", b"s", b"g", entry]) == 1
+
+
+def read_as(client: RedisClient, name: str, more: str = "") -> list[bytes]:
+    reply = client.ask(f"XREADGROUP GROUP g {name} {more} STREAMS s >")
+    return [] if reply is None else [entry for entry, _ in reply[0][1]]
+
+
+def test_one_consumer_is_the_active_one_while_it_holds_entries() -> None:
+    stage = stage_with(5, active="single")
+    one, two = stage.redis(), stage.redis()
+    first, second = read_as(one, "one", "COUNT 2")
+    assert read_as(two, "two") == []
+    assert len(read_as(one, "one", "COUNT 1")) == 1  # it may have more
+
+    held = [entry for entry, _ in one.ask("XREADGROUP GROUP g one STREAMS s 0")[0][1]]
+    assert held[:2] == [first, second]
+    assert one.ask([b"XACK", b"s", b"g", *held[:2]]) == 2
+    assert read_as(two, "two", "NOACK") == []
+    assert one.ask([b"XACK", b"s", b"g", held[2]]) == 1
+    assert len(read_as(two, "two", "NOACK COUNT 1")) == 1  # finished at once: it holds nothing
+    assert len(read_as(one, "one")) == 1
+
+
+def test_the_next_waiting_read_is_answered_when_everything_is_acknowledged() -> None:
+    stage = stage_with(2, active="single")
+    one, two, three = stage.redis(), stage.redis(), stage.redis()
+    (first,) = read_as(one, "one", "COUNT 1")
+    two.send("XREADGROUP GROUP g two COUNT 1 BLOCK 0 STREAMS s >")
+    three.send("XREADGROUP GROUP g three COUNT 1 BLOCK 0 STREAMS s >")
+    assert [two.replies(), three.replies()] == [[], []]
+
+    assert one.ask([b"XACK", b"s", b"g", first]) == 1
+    ((_, entries),) = two.replies()[0]
+    assert (len(entries), three.replies()) == (1, [])
+
+
+def test_the_next_consumer_goes_on_once_it_has_claimed_what_the_last_one_left() -> None:
+    stage = stage_with(4, active="single")
+    lost, heir = stage.redis(), stage.redis()
+    read_as(lost, "lost", "COUNT 2")
+    lost.leave()
+    stage.pass_time(MINUTE)
+    assert read_as(heir, "heir") == []
+
+    assert len(heir.ask("XAUTOCLAIM s g heir 1000 0 COUNT 1")[1]) == 1
+    assert read_as(heir, "heir") == []  # an entry is still with the lost one
+    assert len(heir.ask("XAUTOCLAIM s g heir 1000 0")[1]) == 1
+    assert len(read_as(heir, "heir")) == 2
+
+
+def test_a_group_and_nsq_consumers_have_one_active_consumer_together() -> None:
+    stage = stage_with(3, active="single")
+    client, consumer = stage.redis(), stage.consumer("g", topic="s", ready=1)
+    (sequence,) = consumer.received()
+    assert read_as(client, "one") == []
+    consumer.finish(sequence)
+    assert consumer.received()
+    consumer.leave()
+
+    assert len(read_as(client, "one", "COUNT 9")) == 2

@@ -300,6 +300,16 @@ def test_dead_letters_and_the_groups_of_redis_clients_do_not_lack_a_consumer() -
     )
 
 
+def test_the_active_consumer_of_a_channel_is_named() -> None:
+    def noted(**more: object) -> str:
+        consumed = channel(client_count=2, requeue_count=0, timeout_count=0, **more)
+        return "\n".join(screens.channels_table(picture(110.0, consumed), None, Terminal()))
+
+    assert "active: nsq:a:1, nsq:b:2" in noted(active_consumers=["nsq:a:1", "nsq:b:2"])
+    assert "active: nobody" in noted(active_consumers=[])
+    assert "active" not in noted()
+
+
 def test_a_pipeline_that_failed_or_fell_silent_is_critical_and_shown() -> None:
     def told(name: str, state: str, at: int, **more: object) -> dict[str, object]:
         return {"name": name, "channel": name, "topics": ["t"], "state": state, "updated_ms": at, "lag": 0, **more}

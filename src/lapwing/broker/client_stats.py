@@ -43,6 +43,7 @@ class ClientStats:
     requeue_count: int = 0
     published: tuple[tuple[str, int], ...] = ()  # messages by topic
     sample_rate: int = 0  # percent; 0 means all
+    active: bool | None = None  # whether it is the one that gets messages; None where all do
 
 
 class Client(Protocol):

@@ -37,6 +37,7 @@ class HolderStats:
     in_flight_count: int
     idle: int  # ns since its last request
     oldest: int  # ns since the delivery that it has held for longest; 0 when it holds nothing
+    active: bool | None = None  # whether it is the one that gets messages; None where all do
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class ChannelStats:
     discarded_count: int = 0  # left out for a sampling consumer
     failures: FailureCounts = field(default_factory=FailureCounts)
     holders: tuple[HolderStats, ...] = ()  # consumers that have a name, whether or not they are connected
+    active: str | None = None  # the consumer that gets messages, "" while it is nobody; None where all do
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,11 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
     depth = channel.depth
     consumers = channel.subscriptions
     elsewhere, region, zone = channel.delivered
+    choice = channel.limits.active if channel.limits is not None else None
+    active = choice.current(channel) if choice is not None else None
+    seen = [(each, each.client.stats()) for each in consumers if each.client is not None] if clients else []
+    if choice is not None:
+        seen = [(each, replace(client, active=each.holder is active)) for each, client in seen]
     return ChannelStats(
         name=channel.name,
         depth=depth,
@@ -192,7 +199,7 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         requeue_count=channel.requeue_count,
         timeout_count=channel.timeout_count,
         client_count=len(consumers),
-        clients=tuple(each.client.stats() for each in consumers if each.client is not None) if clients else None,
+        clients=tuple(client for _, client in seen) if clients else None,
         paused=channel.stands_still(now),
         latency=latency,
         cursor=channel.cursor,
@@ -200,16 +207,20 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         dropped_count=channel.dropped_count,
         discarded_count=channel.discarded_count,
         failures=replace(channel.counts),
-        holders=_holders(channel, now) if channel.ledger.named else (),
+        holders=_holders(channel, active, now, single=choice is not None) if channel.ledger.named else (),
+        active=(active.name if active is not None else "") if choice is not None else None,
     )
 
 
-def _holders(channel: Channel, now: int) -> tuple[HolderStats, ...]:
+def _holders(channel: Channel, active: Holder | None, now: int, *, single: bool) -> tuple[HolderStats, ...]:
     """Return the named consumers, those that hold most first; not more than anybody reads."""
     named = [holder for holder in channel.ledger.named.values() if not holder.parked]
     named.sort(key=lambda holder: (-len(holder.in_flight), holder.name))
     return tuple(
-        HolderStats(each.name, len(each.in_flight), max(now - each.seen, 0), _oldest(each, now))
+        HolderStats(
+            each.name, len(each.in_flight), max(now - each.seen, 0), _oldest(each, now),
+            active=each is active if single else None,
+        )
         for each in named[:MOST_HOLDERS]
     )
 

@@ -62,7 +62,7 @@ def _document(channel: dict[str, Any], view: Any, found: Any) -> dict[str, Any]:
         "messages": channel["message_count"],
         "oldest_seconds": view.ages.get(key),
         "clients": channel["client_count"],
-        **({"consumers": channel["consumers"]} if "consumers" in channel else {}),
+        **{key: channel[key] for key in ("consumers", "active_consumers") if key in channel},
         "moved_by_pipeline": key in view.pipeline_channels(),
         "paused": channel["paused"],
         **(rates if found is not None else {}),

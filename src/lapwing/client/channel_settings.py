@@ -35,6 +35,7 @@ class ChannelSettings(TypedDict, total=False):
     dead_topic: str
     msg_timeout: float | str
     hold: Literal["timeout", "connection"]
+    active: Literal["all", "single"]
     rate: str
     burst: int
     message_ttl: float | str

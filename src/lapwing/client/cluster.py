@@ -244,6 +244,7 @@ def client_object(node: Node, raw: Json, *, now: float) -> Json:
         "tls_version": raw.get("tls_version", ""),
         "tls_negotiated_protocol": raw.get("tls_negotiated_protocol", ""),
         "tls_negotiated_protocol_is_mutual": bool(raw.get("tls_negotiated_protocol_is_mutual")),
+        **({"active": bool(raw["active"])} if "active" in raw else {}),
     }
 
 
@@ -300,6 +301,8 @@ def channel_of_node(node: Node, topic: str, raw: Json, *, now: float) -> Json:
     channel["clients"] = None if clients is None else [client_object(node, client, now=now) for client in clients]
     if raw.get("consumers"):
         channel["consumers"] = [{"node": node.name, **consumer} for consumer in raw["consumers"]]
+    if "active_consumer" in raw:
+        channel["active_consumers"] = [raw["active_consumer"]] if raw["active_consumer"] else []
     channel["paused"] = bool(raw.get("paused"))
     channel["e2e_processing_latency"] = latency_of_node(raw.get("e2e_processing_latency"))
     return channel
@@ -333,6 +336,8 @@ def sum_channel(topic: str, name: str, parts: Sequence[Json]) -> Json:
     consumers = [consumer for part in parts for consumer in part.get("consumers", ())]
     if consumers:
         channel["consumers"] = consumers
+    if any("active_consumers" in part for part in parts):  # one on each node
+        channel["active_consumers"] = [name for part in parts for name in part.get("active_consumers", ())]
     channel["paused"] = any(part["paused"] for part in parts)
     channel["e2e_processing_latency"] = sum_latency(
         [part["e2e_processing_latency"] for part in parts], topic=topic, channel=name

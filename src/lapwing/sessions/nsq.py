@@ -341,10 +341,11 @@ class Session:
             self._soft("TOUCH", command.id, str(error))
 
     def _cls(self, command: Cls, now: int) -> None:
-        self._consuming()
+        channel, _ = self._consuming()
         assert self.subscription is not None
         self.subscription.size = 0
         self.state = CLOSING
+        self.broker.mark_ready(channel)  # another consumer may be the active one now
         self.replies.add(frames.CLOSE_WAIT)
 
     def _consuming(self) -> tuple[Channel, Holder]:

@@ -179,7 +179,8 @@ def _note(channel: Json, moved: bool, rate: Rate | None) -> Cell:
     if channel["paused"]:
         return Cell("paused", _PROBLEM)
     if channel["client_count"] or channel.get("consumers"):
-        return Cell("")
+        active = channel.get("active_consumers")
+        return Cell("" if active is None else f"active: {', '.join(active) or 'nobody'}", "dim")
     if moved or (rate is not None and rate.leaving > 0):
         return Cell("moved by Spark", "dim")
     if not channel["depth"]:

@@ -98,8 +98,14 @@ def _columns(*, where: bool, node: bool) -> list[TableColumn]:
 
 
 def client_attributes(client: Json) -> list[Label]:
-    """Return the labels of a connection: sampling, TLS, compression, identity, place."""
+    """Return the labels of a connection: whether it is the active one, sampling, TLS, compression, identity, place."""
     labels: list[Label] = []
+    if "active" in client:
+        labels.append(
+            ["Active", "good", "The one consumer that gets messages"]
+            if client["active"]
+            else ["Standby", "", "Gets messages when the active consumer leaves, or asks for nothing and holds nothing"]
+        )
     if client["sample_rate"]:
         labels.append([f"Sampled {client['sample_rate']}%", "info", "Gets only this share of the messages"])
     if client["tls"]:

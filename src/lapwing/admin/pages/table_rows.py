@@ -280,11 +280,15 @@ def _share(part: Json) -> Row | None:
 # ---- consumers ----
 
 
+def _consumer_name(consumer: Json) -> str:
+    return f"{consumer['name']} (active)" if consumer.get("active") else str(consumer["name"])
+
+
 def consumer_columns(links: PageLinks) -> Columns:
     """Return the columns of consumers that have a name, connected or not."""
     oldest = "Time since the oldest of them was delivered"
     return (
-        TableColumn("name", "Consumer", "text", wide=True, cell="name"),
+        TableColumn("name", "Consumer", "text", wide=True, cell=_consumer_name),
         TableColumn("node", "NSQd host", "link", cell=lambda each: linked(each["node"], links.node(each["node"]))),
         TableColumn("pending", "Pending", title="Messages that it holds", cell="in_flight_count"),
         TableColumn("oldest", "Oldest", "dur", oldest, cell=lambda each: int(each["oldest_seconds"])),

@@ -19,7 +19,7 @@ from lapwing.broker.channel.holds import FOREVER, Hold, Holds
 from lapwing.broker.channel.latency import Latencies
 from lapwing.broker.channel.ledger import FAILURES, FATAL, PARKED, Holder, Ledger, Reason, State, others
 from lapwing.broker.channel.side_logged import SideLogged
-from lapwing.broker.channel.subscription import Subscription, Window
+from lapwing.broker.channel.subscription import STANDBY, Subscription, Window
 from lapwing.broker.failures import overflow
 from lapwing.broker.failures.dead_letter_link import DeadLetterLink
 from lapwing.broker.failures.dead_letters import ATTEMPTS, EXPIRED, REJECTED
@@ -595,6 +595,8 @@ class Channel:
         self.ledger.detach(holder)
         if not (holder.named or holder.attached or (keep_in_flight and not self.exiting)):
             self.give_back(self.ledger.take_all(holder), reason, now=now, consumer=holder.name)
+        if self.limits is not None:
+            self.mark_ready(self)  # another may be the active one now
 
     def named_holder(self, name: str) -> Holder:
         """Return the holder of that name, created if there is none. It lives until `drop_holder`."""
@@ -682,13 +684,14 @@ class Channel:
     def apply(self, effective: ChannelSettings, *, now: int) -> None:
         """Put settings in force."""
         if not same_limits(effective, self.effective):
-            self.limits = limits_of(effective, now=now)
+            self.limits = limits_of(effective, self.limits, now=now)
         self.sheds = overflow.sheds(effective)
         self.effective = effective
         for subscription in self.subscriptions:
             if subscription.default_timeout:
                 subscription.timeout = effective.msg_timeout
             self._set_hold(subscription)
+            subscription.withhold(STANDBY, on=False)  # the next delivery chooses the active one, if there is to be one
         until = effective.paused_until - self.topic.skew
         if until > now:
             self.hold(Hold.PAUSED_UNTIL, until=until)

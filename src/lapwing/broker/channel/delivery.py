@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
 from lapwing.broker.channel.ledger import FATAL
-from lapwing.broker.channel.subscription import Credit, Subscription
+from lapwing.broker.channel.subscription import RESERVED, Credit, Subscription
 from lapwing.broker.topic.skips import runs_of
 from lapwing.errors import OutOfRange, ReadFailed
 from lapwing.log.segments.segment import time_of
@@ -34,6 +34,8 @@ def depth_of(channel: Channel) -> int:
 def deliver(channel: Channel, now: int) -> None:
     """Deliver ready messages to the subscriptions with room: evenly to windows, oldest first to credits."""
     alone, limits = channel.ledger.alone, channel.limits
+    if limits is not None and limits.active is not None:
+        limits.active.choose(channel)
     if alone or channel.reserved:
         most = len(alone) if limits is None else limits.allowance(channel, len(alone), now=now)
         took = _deliver_alone(channel, most, now)
@@ -85,6 +87,8 @@ def deliver_to(channel: Channel, subscription: Subscription, now: int) -> None:
     """Deliver ready messages to one subscription, as far as it has room."""
     count, limits, total = subscription.room, channel.limits, sum(channel.delivered)
     if limits is not None:
+        if limits.active is not None and limits.active.choose(channel, asking=subscription) is not subscription.holder:
+            return
         count = limits.allowance(channel, min(count, channel.depth), now=now)
     _give(channel, subscription, count, now)
     if limits is not None:
@@ -121,6 +125,8 @@ def take_fresh(channel: Channel, holder: Holder, count: int, *, now: int) -> tup
 
 def hand_over(channel: Channel, sequences: Sequence[int], subscription: Subscription, now: int) -> None:
     """Deliver messages that are ready to one subscription, and no others, as far as it has room."""
+    if channel.limits is not None and channel.limits.active is not None:
+        channel.limits.active.prefer(channel, subscription)
     for sequence in sequences:
         if subscription.room <= 0:
             break
@@ -286,13 +292,13 @@ def _deliver_alone(channel: Channel, most: int, now: int) -> int:
         over = answered or (sequence is None and not alone)
         if over or subscription not in channel.subscriptions:
             del reserved[subscription]
-            subscription.reserved = False
+            subscription.withhold(RESERVED, on=False)
     if not alone:
         return 0
     for subscription in list(channel.subscriptions):
         if reserved.get(subscription) is not None or subscription.holder.in_flight:
             continue
-        subscription.reserved = False
+        subscription.withhold(RESERVED, on=False)
         while alone and left > 0 and subscription.room > 0:
             sequence = next(iter(alone))
             given = _redeliver(channel, sequence, subscription, now)
@@ -309,7 +315,7 @@ def _deliver_alone(channel: Channel, most: int, now: int) -> int:
 
 def _reserve(channel: Channel, subscription: Subscription, sequence: int | None) -> None:
     channel.reserved[subscription] = sequence
-    subscription.reserved = True
+    subscription.withhold(RESERVED)
 
 
 def _redeliver_run(channel: Channel, subscription: Subscription, count: int, now: int) -> int:

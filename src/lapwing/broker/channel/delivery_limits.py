@@ -1,8 +1,10 @@
-"""Limits on the deliveries of a channel: messages in flight at a time, and a rate."""
+"""Limits on the deliveries of a channel: messages in flight at a time, a rate, and who gets any."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from lapwing.broker.channel.active_consumer import ActiveConsumer
 
 if TYPE_CHECKING:
     from lapwing.broker.channel.channel import Channel
@@ -43,9 +45,13 @@ class TokenBucket:
 class DeliveryLimits:
     """The limits of one channel; a channel without limits has no such object."""
 
-    __slots__ = ("_bucket", "_most")
+    __slots__ = ("_bucket", "_most", "active")
 
-    def __init__(self, settings: ChannelSettings, *, now: int) -> None:
+    def __init__(self, settings: ChannelSettings, before: DeliveryLimits | None, *, now: int) -> None:
+        """`before` are the limits that they replace: the active consumer stays the same."""
+        self.active: ActiveConsumer | None = None
+        if settings.active == "single":
+            self.active = before.active if before is not None and before.active is not None else ActiveConsumer()
         self._most = settings.max_in_flight  # 0: no limit
         self._bucket = TokenBucket(settings.rate, settings.burst, now=now) if settings.rate.count else None
 
@@ -65,13 +71,15 @@ class DeliveryLimits:
             channel.schedule(self._bucket.next_due())
 
 
-def limits_of(settings: ChannelSettings, *, now: int) -> DeliveryLimits | None:
-    """Return the limits that settings ask for; None without any."""
-    if not settings.max_in_flight and not settings.rate.count:
+def limits_of(settings: ChannelSettings, before: DeliveryLimits | None, *, now: int) -> DeliveryLimits | None:
+    """Return the limits that settings ask for, instead of those `before`; None without any."""
+    if not settings.max_in_flight and not settings.rate.count and settings.active == "all":
         return None
-    return DeliveryLimits(settings, now=now)
+    return DeliveryLimits(settings, before, now=now)
 
 
 def same_limits(one: ChannelSettings, other: ChannelSettings) -> bool:
     """Return whether two settings have the same limits on deliveries."""
-    return (one.max_in_flight, one.rate, one.burst) == (other.max_in_flight, other.rate, other.burst)
+    return (one.active, one.max_in_flight, one.rate, one.burst) == (
+        other.active, other.max_in_flight, other.rate, other.burst
+    )  # fmt: skip

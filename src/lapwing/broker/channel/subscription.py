@@ -12,13 +12,17 @@ if TYPE_CHECKING:
 
 UNSENT: Final = 1 << 20  # bytes waiting for a slow socket beyond which nothing more is delivered
 
+# reasons why a subscription gets nothing for now, whatever it asks for; a bit each
+RESERVED: Final = 1  # kept free for a message that is delivered alone, or busy with it
+STANDBY: Final = 2  # another consumer of the channel is the active one
+
 
 class Subscription:
     """A holder's demand at one outlet. `Window` and `Credit` are the two kinds of demand."""
 
     __slots__ = (
-        "_send", "client", "default_timeout", "hang_up", "headers", "heartbeats", "holder", "locality", "reserved",
-        "sample_rate", "size", "timeout", "unsent",
+        "_send", "client", "default_timeout", "hang_up", "headers", "heartbeats", "holder", "locality",
+        "sample_rate", "size", "timeout", "unsent", "withheld",
     )  # fmt: skip
 
     def __init__(
@@ -43,7 +47,7 @@ class Subscription:
         self.client = client  # for statistics
         self.default_timeout = default_timeout  # the timeout is that of the channel, and changes with it
         self.heartbeats = heartbeats  # the connection ends when the consumer answers none
-        self.reserved = False  # kept free for a message that is delivered alone, or busy with it
+        self.withheld = 0  # why it gets nothing for now
         self.size = 0  # of a window: how many messages may be in flight at a time
         self.unsent = 0  # of a window: bytes given that the socket has not taken yet
         self._send = send
@@ -53,6 +57,15 @@ class Subscription:
     def room(self) -> int:
         """The number of messages that may be delivered now."""
         raise NotImplementedError
+
+    @property
+    def wants(self) -> bool:
+        """Whether it asks for messages, though there may be no room for another just now."""
+        raise NotImplementedError
+
+    def withhold(self, reason: int, *, on: bool = True) -> None:
+        """Give it nothing for this reason, or no longer withhold anything for it."""
+        self.withheld = self.withheld | reason if on else self.withheld & ~reason
 
     def give(self, frames: bytes, count: int) -> None:
         """Send the frames of `count` messages that are in flight with the holder now."""
@@ -67,7 +80,12 @@ class Window(Subscription):
     @property
     def room(self) -> int:
         """The number of messages that may be delivered now: none while the socket is slow."""
-        return self.size - len(self.holder.in_flight) if self.unsent < UNSENT and not self.reserved else 0
+        return self.size - len(self.holder.in_flight) if self.unsent < UNSENT and not self.withheld else 0
+
+    @property
+    def wants(self) -> bool:
+        """Whether it asks for messages: its RDY is not 0."""
+        return self.size > 0
 
     def give(self, frames: bytes, count: int) -> None:
         """Send frames."""
@@ -95,7 +113,12 @@ class Credit(Subscription):
     @property
     def room(self) -> int:
         """The number of messages that may be delivered."""
-        return 0 if self.reserved else self.left
+        return 0 if self.withheld else self.left
+
+    @property
+    def wants(self) -> bool:
+        """Whether it asks for messages."""
+        return self.left > 0
 
     def give(self, frames: bytes, count: int) -> None:
         """Send frames, and use up as much of the credit."""

@@ -154,6 +154,7 @@ OVERFLOW: Final = _choice("reject", "drop-oldest", "dead")
 FIELDS: Final = _choice("pairs", "json")
 KEEP: Final = _choice("finished", "trimmed")
 HOLD: Final = _choice("timeout", "connection")
+ACTIVE: Final = _choice("all", "single")
 FIELD: Final = Kind("text", _read_field, _read_field)
 FLAG: Final = _ranged(BOOLEAN, False, True, "true or false")
 
@@ -184,6 +185,12 @@ class ChannelSettings:
         "leave a message with its consumer for msg_timeout (timeout), or while the consumer is connected and answers "
         "heartbeats (connection)",
         kind=HOLD,
+    )
+    active: str = option(
+        "all",
+        "deliver to all consumers, or to a single one: another takes over when it leaves, or asks for nothing and has "
+        "answered everything",
+        kind=ACTIVE,
     )
     max_in_flight: int = option(0, "deliver at most this many at a time to all consumers; 0: no limit", kind=COUNT)
     rate: Rate = option(

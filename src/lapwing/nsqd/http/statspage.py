@@ -115,6 +115,8 @@ def _channel_object(channel: ChannelStats, chosen: str) -> dict[str, Any]:
     found.update((key, count) for key, count in asdict(channel.failures).items() if count)
     if channel.holders:
         found["consumers"] = [_holder_object(holder) for holder in channel.holders]
+    if channel.active is not None:
+        found["active_consumer"] = channel.active
     return found | ({"settings": channel.settings} if channel.settings else {})
 
 
@@ -124,7 +126,13 @@ def _holder_object(holder: HolderStats) -> dict[str, Any]:
         "in_flight_count": holder.in_flight_count,
         "idle_seconds": round(holder.idle / 1e9, 3),
         "oldest_seconds": round(holder.oldest / 1e9, 3),
+        **_activity(holder.active),
     }
+
+
+def _activity(active: bool | None) -> dict[str, bool]:
+    """Return nothing where the channel delivers to all consumers, as NSQ does."""
+    return {} if active is None else {"active": active}
 
 
 def _latency_object(latency: Latency) -> dict[str, Any]:
@@ -172,6 +180,7 @@ def client_object(client: ClientStats, *, topic: str = "") -> dict[str, Any]:
         "tls_version": about.tls_version,
         "tls_negotiated_protocol": about.tls_protocol,
         "tls_negotiated_protocol_is_mutual": about.tls,
+        **_activity(client.active),
     }
 
 

@@ -249,6 +249,9 @@ class Metrics:
         latencies = Family(
             "lapwing_channel_e2e_latency_seconds", "gauge", "Time from publish to FIN, by quantile, over its window."
         )
+        active = Family(
+            "lapwing_channel_active_consumer", "gauge", "1 for the consumer that gets messages, where only one does."
+        )
         holders = [Family(f"lapwing_consumer_{name}", "gauge", text) for name, text, _ in HOLDER_GAUGES]
         async for counted in count_topics(self._broker, self._now, sorted(self._broker.topics)):
             for topic in counted:
@@ -258,13 +261,15 @@ class Metrics:
                     labels = {"topic": topic.name, "channel": channel.name}
                     channels.add(labels, channel)
                     ages.append(self._age(topic.name, channel.name))
+                    if channel.active:
+                        active.add(1, labels | {"consumer": channel.active})
                     for quantile, nanoseconds in channel.latency.percentiles or ():
                         latencies.add(nanoseconds / _SECOND, labels | {"quantile": str(quantile)})
         age = ("lapwing_channel_oldest_message_age_seconds", "gauge", "Age of the oldest message that is not finished.")
         aged = _column(*age, channels.labels, ages)
         held = chain.from_iterable(each.slices() for each in holders)
         piped = chain.from_iterable(each.slices() for each in self._of_pipelines())
-        for lines in chain(topics.render(), channels.render(), aged, latencies.slices(), held, piped):
+        for lines in chain(topics.render(), channels.render(), aged, latencies.slices(), active.slices(), held, piped):
             yield lines.encode()
             await asyncio.sleep(0)
 
