@@ -383,6 +383,22 @@ def test_a_publish_that_is_refused_is_tried_again(stage: Stage):
     assert (schedule.state, len(ticks(stage)), schedule.missed) == ("active", 1, 0)
 
 
+def test_an_error_of_one_schedule_leaves_the_others_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    broken = put(stage, "broken")
+    put(stage, "whole")
+    step(stage)
+    reports: list[str] = []
+    monkeypatch.setattr(stage.broker, "report", reports.append)
+    monkeypatch.setattr(broken, "next_tick", lambda now: 1 // 0)
+    pass_time(stage, MINUTE + 2 * SECOND)
+    assert len(ticks(stage)) == 1
+    assert (broken.state, broken.problem[:17]) == ("failing", "ZeroDivisionError")
+    assert len(reports) == 1
+    monkeypatch.undo()
+    pass_time(stage, 2 * SECOND)
+    assert (len(ticks(stage)), broken.state) == (2, "active")
+
+
 def test_a_pause_leaves_ticks_out(tmp_path: Path):
     stage = Stage(tmp_path)
     schedule = put(stage)

@@ -253,6 +253,11 @@ class Schedules:
                 schedule.publishing = True
         except (LapwingError, OSError) as error:
             self._failed(schedule, error)
+        except Exception as error:  # of this schedule alone, whatever it is
+            problem = f"{type(error).__name__}: {error}"
+            if problem != schedule.problem:
+                self._broker.report(f"schedule {schedule.definition.name}: {problem}")
+            self._failed(schedule, LapwingError(problem))
 
     def _publish(self, schedule: Schedule, tick: int, receipt: Receipt, *, now: int, by_hand: bool = False) -> None:
         definition, time = schedule.definition, times.show(tick)
