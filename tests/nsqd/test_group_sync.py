@@ -1,6 +1,7 @@
 """Group fsync."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -55,6 +56,17 @@ async def test_a_topic_that_is_deleted_amid_its_sync_is_no_fault_of_the_disk(tmp
     assert broker.health is None
 
 
+class Broken:
+    """A receipt whose answer fails."""
+
+    def settle(self, sequence: int, error: LapwingError | None) -> None:
+        raise MemoryError("no room for an answer")
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 @pytest.mark.parametrize("step", ["begin_sync", "run_in_executor"])
 async def test_no_publish_is_acknowledged_unsynced_after_a_sync_that_could_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -86,6 +98,49 @@ async def test_no_publish_is_acknowledged_unsynced_after_a_sync_that_could_not_b
 
     assert [type(each.errors[0]) for each in (first, second)] == [WriteFailed, WriteFailed]
     assert (unsynced, third.errors, topic.log.synced) == (0, [None], 3)
+
+
+async def test_a_receipt_that_fails_keeps_no_other_from_its_answer(tmp_path: Path) -> None:
+    settings = options(durability="fsync", data_path=str(tmp_path))
+    broker = Broker(settings, DiskStorage(str(tmp_path), 7, settings.log_options, now=lambda: 0, report=print))
+    reports: list[str] = []
+    broker.report = reports.append
+    syncer = Syncer(broker, lambda: None, lambda seconds: None)
+    topic = broker.topic("t")
+    second = Noted()
+    append(topic, b"x", Broken(), now=1)
+    append(topic, b"y", second, now=1)
+    broker.commit(1)
+    syncer.kick()
+    await syncer.stop()
+
+    assert second.errors == [None]
+    assert reports == ["a publish could not be answered: MemoryError: no room for an answer"]
+
+
+async def test_a_sync_that_fails_leaves_no_file_of_its_own_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = options(durability="fsync", data_path=str(tmp_path))
+    broker = Broker(settings, DiskStorage(str(tmp_path), 7, settings.log_options, now=lambda: 0, report=print))
+    syncer = Syncer(broker, lambda: None, lambda seconds: None)
+    topic = broker.topic("t")
+    topic.create_channel("c", now=1)
+    append(topic, b"x", Noted(), now=1)
+    broker.commit(1)
+    topic.store.journal.want_sync()
+
+    def refuse(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    before = open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "fsync", staticmethod(refuse))
+        failed = [await syncer.sync(topic) for _ in range(3)]
+    await syncer.stop()
+
+    assert [type(error) for error in failed] == [WriteFailed] * 3
+    assert open_files() == before
 
 
 class Syncs:

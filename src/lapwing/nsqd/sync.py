@@ -42,8 +42,14 @@ class Syncer:
             for topic, receipts in waiting.items():
                 error = await self.sync(topic)
                 for receipt, sequence in receipts:
-                    receipt.settle(sequence, error)
+                    self._settle(receipt, sequence, error)
             self._schedule_flush()
+
+    def _settle(self, receipt: Receipt, sequence: int, error: LapwingError | None) -> None:
+        try:
+            receipt.settle(sequence, error)
+        except Exception as raised:  # the others wait too, and for nothing but this
+            self._broker.report(f"a publish could not be answered: {type(raised).__name__}: {raised}")
 
     async def sync(self, topic: Topic) -> LapwingError | None:
         """Sync one topic's log now; return the error, if there was one."""

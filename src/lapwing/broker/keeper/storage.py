@@ -183,8 +183,9 @@ class DiskStore(Store):
             return None
 
         def sync() -> None:
-            for job in wanted:
-                job()
+            with contextlib.ExitStack() as each:  # each ends what it has open, also where another one fails
+                for job in reversed(wanted):
+                    each.callback(job)
 
         return sync
 
