@@ -1,4 +1,4 @@
-"""lapwing beside the servers that are installed here, as tables and a picture in docs/performance.md.
+"""lapwing beside the servers that are installed here, as tables and a picture in docs/explanation/performance.md.
 
     python benchmarks/report.py                                    half a million messages a load
     LAPWING_PEER_NSQD=/path/to/nsqd python benchmarks/report.py    NSQ's own nsqd too
@@ -35,7 +35,7 @@ from lapwing.tools.bench import loads
 from lapwing.tools.bench.latency import latency
 from lapwing.tools.bench.report import Result
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "performance.md"
 PICTURE = "screens/performance.svg"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
 NSQD = os.environ.get("LAPWING_PEER_NSQD", "")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/cli.md and packaging/man from the help of all programs: `.venv/bin/python scripts/reference.py`."""
+"""Write docs/reference/cli.md and packaging/man from the help of all programs: `.venv/bin/python scripts/reference.py`."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -153,6 +153,6 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs/cli.md").write_text(reference())
+    (ROOT / "docs/reference/cli.md").write_text(reference())
     for name, text in pages().items():
         (ROOT / "packaging/man" / name).write_text(text)

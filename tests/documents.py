@@ -40,9 +40,12 @@ class Block:
 
 
 def pages() -> list[str]:
-    """Every page but docs/cli.md, which is made from the programs."""
-    docs = [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "cli.md"]
-    return [*sorted(path.name for path in ROOT.glob("README*.md")), *docs]
+    """Every page but docs/reference/cli.md, which is made from the programs."""
+    docs = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*/*.md"))]
+    return [
+        *sorted(path.name for path in ROOT.glob("README*.md")),
+        *(page for page in docs if not page.startswith("docs/decisions/") and not page.endswith("/cli.md")),
+    ]
 
 
 def blocks(page: str) -> list[Block]:
@@ -66,5 +69,5 @@ def table(page: str, heading: str) -> list[list[str]]:
 
 
 def security_table(section: str) -> list[list[str]]:
-    """The rows of a table of docs/security.md."""
-    return table("docs/security.md", section)
+    """The rows of a table of docs/reference/security.md."""
+    return table("docs/reference/security.md", section)

@@ -1,4 +1,4 @@
-"""The table of nsqadmin in docs/security.md is true of a running nsqadmin, for nobody, a user and an admin."""
+"""The table of nsqadmin in docs/reference/security.md is true, for nobody, a user and an admin."""
 
 import http.client
 import re

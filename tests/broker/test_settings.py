@@ -454,7 +454,7 @@ def test_retention_of_a_topic_beats_the_flag(tmp_path: Path):
 
 @pytest.mark.parametrize("noun", ["channel", "topic"])
 def test_the_document_lists_every_setting_with_its_default_and_meaning(noun: str):
-    text = (Path(__file__).parents[2] / "docs" / "failure.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "failure.md").read_text()
     rows = []
     for each in settings.describe()[noun]:
         default = f"`{each['default']}`" if each["default"] else ""

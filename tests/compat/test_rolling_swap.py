@@ -1,4 +1,4 @@
-"""docs/migrate.md: NSQ's nodes are swapped one by one under traffic, with what they hold. Nothing is lost.
+"""docs/tutorials/from-nsq.md: NSQ's nodes are swapped one by one under traffic, with what they hold. Nothing is lost.
 
 Needs NSQ's own nsqd: LAPWING_PEER_NSQD=/path/to/nsqd.
 """

@@ -1,4 +1,4 @@
-"""The programs of docs/taskiq.md, docs/dramatiq.md and docs/django.md do what their pages promise."""
+"""The programs of taskiq.md, dramatiq.md and django.md in docs/how-to do what their pages promise."""
 
 import shlex
 import subprocess
@@ -98,7 +98,7 @@ def page(nsqd: daemons.Daemon, tmp_path: Path, request: pytest.FixtureRequest) -
     made.end()
 
 
-@pytest.mark.parametrize("page", [("docs/taskiq.md", "taskiq")], indirect=True)
+@pytest.mark.parametrize("page", [("docs/how-to/taskiq.md", "taskiq")], indirect=True)
 def test_the_programs_for_taskiq(page: Page) -> None:
     publish, work = page.commands
     page.finish(publish)
@@ -114,7 +114,7 @@ def test_the_programs_for_taskiq(page: Page) -> None:
     assert sorted(each.get("cron", "") for each in page.get("/schedules")["schedules"]) == ["", "0 8 * * MON-FRI"]
 
 
-@pytest.mark.parametrize("page", [("docs/dramatiq.md", "default")], indirect=True)
+@pytest.mark.parametrize("page", [("docs/how-to/dramatiq.md", "default")], indirect=True)
 def test_the_programs_for_dramatiq(page: Page) -> None:
     publish, work = page.commands
     page.finish(publish)
@@ -128,7 +128,7 @@ def test_the_programs_for_dramatiq(page: Page) -> None:
     until(lambda: page.printed().count("billed 13") == 4)
 
 
-@pytest.mark.parametrize("page", [("docs/django.md", "tasks.default")], indirect=True)
+@pytest.mark.parametrize("page", [("docs/how-to/django.md", "tasks.default")], indirect=True)
 def test_the_programs_for_django(page: Page) -> None:
     settings, jobs = page.folder / "settings.py", page.folder / "jobs.py"
     parts = settings.read_text().replace("...", "*INSTALLED_APPS").replace("10s", "10ms")

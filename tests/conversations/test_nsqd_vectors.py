@@ -18,7 +18,8 @@ VECTORS = (Path(__file__).parent.parent / "vectors" / "nsqd-vectors.json").read_
 
 CASES: list[dict[str, Any]] = json.loads(VECTORS)
 
-# What a vanished consumer held is ready again at once with us; this flag brings NSQ's way back (docs/differences.md).
+# What a vanished consumer held is ready again at once with us; this flag brings NSQ's way back
+# (docs/reference/differences.md).
 ALSO = {"disconnect_keeps_in_flight": ["--requeue-on-disconnect=false"]}
 
 

@@ -15,7 +15,7 @@ CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "vectors" / "redis-vectors.json").read_text()
 )
 
-# docs/redis.md has the reason for each
+# docs/reference/redis.md has the reason for each
 REFUSED = {
     "expire": "streams have no end",
     "rename": "topics keep their name",
@@ -85,7 +85,7 @@ def test_redis_conversation(case: dict[str, Any], servers: Servers) -> None:
 
 
 def test_only_what_the_documents_name_is_refused() -> None:
-    documents = (Path(__file__).parent.parent.parent / "docs" / "redis.md").read_text()
+    documents = (Path(__file__).parent.parent.parent / "docs" / "reference" / "redis.md").read_text()
     tags = {tag for case in CASES for tag in case.get("needs", ()) if case["name"] in REFUSED}
 
     assert all(case.get("needs") for case in CASES if case["name"] in REFUSED)

@@ -1,4 +1,4 @@
-"""Every code block of README.md and docs/ runs in a test, or stands below with the reason why not."""
+"""Every code block of README.md and docs/ runs in a test, or has a reason below why it does not."""
 
 import ast
 import asyncio
@@ -24,77 +24,76 @@ from lapwing.cli.commands import ArgumentMissing, Command, Group
 from lapwing.spark.pipelines.settings.kind_settings import KINDS
 from lapwing.testing import Broker, Outcome
 
-# page, first line (or a language: all such blocks of the page): the test that runs it
+# name of the page, first line (or a language: all such blocks of the page): the test that runs it
 ELSEWHERE = {
     ("README.md", "import asyncio"): "tests/first_minutes/test_seven_steps.py",
     ("README.md", "lapwing topic create orders --channel billing"): "tests/first_minutes/test_seven_steps.py",
     ("README.md", "from lapwing.spark.session import local_session"): "tests/spark/test_documents.py",
-    ("docs/spark.md", "python"): "tests/spark/test_documents.py",
-    ("docs/spark.md", "sql"): "tests/spark/test_dead_columns.py",
-    ("docs/pipelines.md", "from deltalake import DeltaTable"): "tests/spark/test_pipeline_archive.py",
-    ("docs/pipelines.md", "# once.py"): "tests/spark/test_pipeline_topics.py",
-    ("docs/security.md", "json"): "tests/nsqd/test_auth.py",
-    ("docs/monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
-    ("docs/tutorial.md", "python"): "tests/docs/test_tutorial.py",
-    ("docs/tutorial.md", "sh"): "tests/docs/test_tutorial.py",
-    ("docs/headers.md", "python"): "tests/client/test_requests.py",
-    ("docs/celery.md", "python"): "tests/contrib/test_celery_page.py",
-    ("docs/celery.md", "celery -A tasks worker"): "tests/contrib/test_celery_page.py",
-    ("docs/celery.md", "lapwing dead show celery.celery.dead"): "tests/docs/test_tutorial.py",
-    ("docs/django.md", "python"): "tests/contrib/test_task_pages.py",
-    ("docs/django.md", "python manage.py migrate"): "tests/contrib/test_task_pages.py",
-    ("docs/taskiq.md", "python"): "tests/contrib/test_task_pages.py",
-    ("docs/taskiq.md", "python tasks.py"): "tests/contrib/test_task_pages.py",
-    ("docs/dramatiq.md", "python"): "tests/contrib/test_task_pages.py",
-    ("docs/dramatiq.md", "python tasks.py"): "tests/contrib/test_task_pages.py",
-    ("docs/failure.md", "lapwing dead list"): "tests/cli/test_lapwing_dead.py",
-    ("docs/failure.md", "lapwing pending list orders/billing --min-idle 1m"): "tests/cli/test_lapwing_dead.py",
-    ("docs/protocol.md", "json"): "tests/nsqd/test_log_api.py",
+    ("spark.md", "python"): "tests/spark/test_documents.py",
+    ("spark.md", "sql"): "tests/spark/test_dead_columns.py",
+    ("pipelines.md", "from deltalake import DeltaTable"): "tests/spark/test_pipeline_archive.py",
+    ("pipelines.md", "# once.py"): "tests/spark/test_pipeline_topics.py",
+    ("security.md", "json"): "tests/nsqd/test_auth.py",
+    ("monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
+    ("first-worker.md", "python"): "tests/docs/test_tutorial.py",
+    ("first-worker.md", "sh"): "tests/docs/test_tutorial.py",
+    ("headers.md", "python"): "tests/client/test_requests.py",
+    ("celery.md", "python"): "tests/contrib/test_celery_page.py",
+    ("celery.md", "celery -A tasks worker"): "tests/contrib/test_celery_page.py",
+    ("celery.md", "lapwing dead show celery.celery.dead"): "tests/docs/test_tutorial.py",
+    ("django.md", "python"): "tests/contrib/test_task_pages.py",
+    ("django.md", "python manage.py migrate"): "tests/contrib/test_task_pages.py",
+    ("taskiq.md", "python"): "tests/contrib/test_task_pages.py",
+    ("taskiq.md", "python tasks.py"): "tests/contrib/test_task_pages.py",
+    ("dramatiq.md", "python"): "tests/contrib/test_task_pages.py",
+    ("dramatiq.md", "python tasks.py"): "tests/contrib/test_task_pages.py",
+    ("failure.md", "lapwing dead list"): "tests/cli/test_lapwing_dead.py",
+    (
+        "failure.md",
+        "lapwing pending list orders/billing --min-idle 1m",
+    ): "tests/cli/test_lapwing_dead.py",
+    ("protocol.md", "json"): "tests/nsqd/test_log_api.py",
 }
 # page, first line: why nobody runs it
 NOT_RUN = {
     ("README.md", "make run"): "sets up 1 GB; tests/cli/test_lapwing_up.py runs what it starts",
-    ("docs/migrate.md", "systemctl stop nsqd"): "stops a system's service; tests/cli/test_import_nsqd.py imports",
-    ("docs/operations.md", "mkdir -p /var/lib/nsqd"): "writes outside of the test; its flags are those of every test",
-    ("docs/operations.md", "docker build -f packaging/docker/Dockerfile -t registry.example/lapwing:0.1.0 ."):
+    ("from-nsq.md", "systemctl stop nsqd"): "stops a system's service; tests/cli/test_import_nsqd.py imports",
+    ("operations.md", "mkdir -p /var/lib/nsqd"): "writes outside of the test; its flags are those of every test",
+    ("operations.md", "docker build -f packaging/docker/Dockerfile -t registry.example/lapwing:0.1.0 ."):
         "needs a cluster; tests/packaging builds the wheel of the image and renders the chart",
-    ("docs/operations.md", "pip install 'lapwing[replicated]'"):
+    ("operations.md", "pip install 'lapwing[replicated]'"):
         "writes to S3; tests/cli/test_lapwing_remote.py does it on loopback",
-    ("docs/redis.md", "lapwing import-redis redis.example:6379 orders 'events:*' --to 127.0.0.1:6379"):
+    ("redis.md", "lapwing import-redis redis.example:6379 orders 'events:*' --to 127.0.0.1:6379"):
         "another machine; tests/cli/test_import_redis.py copies",
-    ("docs/spark.md", "pip install 'lapwing[spark]'"): "installs packages",
-    ("docs/celery.md", "pip install 'lapwing[celery]'"): "installs packages",
-    ("docs/django.md", "pip install 'lapwing[django]'"): "installs packages",
-    ("docs/taskiq.md", "pip install 'lapwing[taskiq]'"): "installs packages",
-    ("docs/dramatiq.md", "pip install 'lapwing[dramatiq]'"): "installs packages",
-    ("docs/airflow.md", "sh"): "installs packages",
-    ("docs/airflow.md", "python"): "needs Airflow; tests/contrib/test_airflow.py runs the trigger",
-    ("docs/pipelines.md", "pip install 'lapwing[spark]'"): "installs packages; tests/spark runs the pipelines",
-    ("docs/pipelines.md", "# transformations/orders.py"):
+    ("spark.md", "pip install 'lapwing[spark]'"): "installs packages",
+    ("celery.md", "pip install 'lapwing[celery]'"): "installs packages",
+    ("django.md", "pip install 'lapwing[django]'"): "installs packages",
+    ("taskiq.md", "pip install 'lapwing[taskiq]'"): "installs packages",
+    ("dramatiq.md", "pip install 'lapwing[dramatiq]'"): "installs packages",
+    ("airflow.md", "sh"): "installs packages",
+    ("airflow.md", "python"): "needs Airflow; tests/contrib/test_airflow.py runs the trigger",
+    ("pipelines.md", "pip install 'lapwing[spark]'"): "installs packages; tests/spark runs the pipelines",
+    ("pipelines.md", "# transformations/orders.py"):
         "tests/soak/spark_submit.py runs it, with pyspark[pipelines]",
-    ("docs/testing.md", "sh"): "runs until it is ended; tests/daemons.py starts nsqd like this",
-    ("docs/monitoring.md", "scrape_configs:"): "for Prometheus, which is not here; test_data_is_well_formed reads it",
-    ("docs/reliability.md", "make soak SOAK=10m"): "takes ten minutes; tests/faults has its short forms",
-    ("docs/reliability.md", "make fuzz"): "takes an hour; tests/fuzz has its short forms",
+    ("testing.md", "sh"): "runs until it is ended; tests/daemons.py starts nsqd like this",
+    ("monitoring.md", "scrape_configs:"): "for Prometheus, which is not here; test_data_is_well_formed reads it",
+    ("reliability.md", "make soak SOAK=10m"): "takes ten minutes; tests/faults has its short forms",
+    ("reliability.md", "make fuzz"): "takes an hour; tests/fuzz has its short forms",
 }  # fmt: skip
 HERE = {
-    ("README.md", "nsqlookupd &"), ("docs/client.md", "python"), ("docs/redis.md", "python"), ("docs/failure.md", "sh"),
-    ("docs/schedules.md", "sh"), ("docs/schedules.md", "python"),
-    ("docs/testing.md", "python"), ("docs/headers.md", "sh"),
-    ("docs/failure.md", "python"), ("docs/failure.md", "json"), ("docs/security.md", "sh"),
-    ("docs/pipelines.md", "yaml"), ("docs/pipelines.md", "from lapwing.spark.pipelines.python import pipeline"),
-    ("docs/redis.md", "nsqd --data-path=data --redis-address=127.0.0.1:6379"),
+    ("README.md", "nsqlookupd &"), ("client.md", "python"), ("redis.md", "python"), ("failure.md", "sh"),
+    ("schedules.md", "sh"), ("schedules.md", "python"),
+    ("testing.md", "python"), ("headers.md", "sh"),
+    ("failure.md", "python"), ("failure.md", "json"), ("security.md", "sh"),
+    ("pipelines.md", "yaml"), ("pipelines.md", "from lapwing.spark.pipelines.python import pipeline"),
+    ("redis.md", "nsqd --data-path=data --redis-address=127.0.0.1:6379"),
 }  # fmt: skip
 SHORTENED = r"[A-Z]{3,}|\.\.\.|…|\||<"  # stands for several commands, or for words of the reader
 ALL = [each for page in pages() for each in blocks(page)]
 
 
-def same_as_english(page: str) -> str:
-    return "README.md" if page.startswith("README.") else page
-
-
 def keys(each: Block) -> set[tuple[str, str]]:
-    page = same_as_english(each.page)
+    page = Path(each.page).name.replace(".zh-CN", "")
     return {(page, each.first), (page, each.language)}
 
 
@@ -118,7 +117,9 @@ def test_data_is_well_formed(each: Block) -> None:
         assert yaml.safe_load(each.text)
 
 
-@pytest.mark.parametrize("each", [each for each in blocks("docs/pipelines.md") if "kind: " in each.text], ids=str)
+@pytest.mark.parametrize(
+    "each", [each for each in blocks("docs/reference/pipelines.md") if "kind: " in each.text], ids=str
+)
 def test_a_pipeline_file_has_settings_that_its_kind_knows(each: Block) -> None:
     document = yaml.safe_load(each.text)
     known = set(KINDS[document.pop("kind")].__dataclass_fields__)
@@ -231,7 +232,9 @@ def test_the_stack_by_hand_of_the_readme(cluster: Cluster, tmp_path: Path) -> No
 
 def test_the_python_of_the_client_page(cluster: Cluster, tmp_path: Path) -> None:
     publishing, consuming, application, shared, reading, blocking, testing = [
-        each.text for each in blocks("docs/client.md") if each.language == "python" and "Admin(" not in each.text
+        each.text
+        for each in blocks("docs/reference/client.md")
+        if each.language == "python" and "Admin(" not in each.text
     ]
     cluster.python(publishing)
     here = f'App("127.0.0.1:4150", nsqd_http="{cluster.ports["4151"]}")'
@@ -263,7 +266,7 @@ def test_the_python_of_the_client_page(cluster: Cluster, tmp_path: Path) -> None
 
 
 def test_the_administration_of_the_client_page(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    cluster.python(block("docs/client.md", "from lapwing import Admin, LetterFilter, NodesFailed").text)
+    cluster.python(block("docs/reference/client.md", "from lapwing import Admin, LetterFilter, NodesFailed").text)
     node = cluster.ports["4151"]
 
     assert capsys.readouterr().out.splitlines() == [
@@ -271,7 +274,7 @@ def test_the_administration_of_the_client_page(cluster: Cluster, capsys: pytest.
 
 
 def test_the_tests_of_the_page_on_testing(cluster: Cluster) -> None:
-    (text,) = [each.text for each in blocks("docs/testing.md") if each.language == "python"]
+    (text,) = [each.text for each in blocks("docs/how-to/testing.md") if each.language == "python"]
     names = cluster.python(text)
     tests = [value for name, value in names.items() if name.startswith("test_")]
 
@@ -281,31 +284,35 @@ def test_the_tests_of_the_page_on_testing(cluster: Cluster) -> None:
 
 
 def test_the_pipeline_in_python_has_settings_that_its_kind_knows(cluster: Cluster) -> None:
-    names = cluster.python(block("docs/pipelines.md", "from lapwing.spark.pipelines.python import pipeline").text)
+    names = cluster.python(
+        block("docs/reference/pipelines.md", "from lapwing.spark.pipelines.python import pipeline").text
+    )
 
     assert callable(names["large_orders"])
 
 
 def test_the_commands_and_the_python_of_the_redis_page(cluster: Cluster, tmp_path: Path) -> None:
-    start, add, group, read, acknowledge = block(
-        "docs/redis.md", "nsqd --data-path=data --redis-address=127.0.0.1:6379"
-    ).text.replace("orders", "redis-orders").splitlines()
+    start, add, group, read, acknowledge = (
+        block("docs/reference/redis.md", "nsqd --data-path=data --redis-address=127.0.0.1:6379")
+        .text.replace("orders", "redis-orders")
+        .splitlines()
+    )
     assert "--redis-address" in start
     cluster.shell(add, tmp_path)
     cluster.shell(group, tmp_path)
     assert '{"id": 1}' in cluster.shell(read, tmp_path)
     cluster.shell(acknowledge, tmp_path)
-    for pasted in [each.text for each in blocks("docs/redis.md") if each.language == "python"]:
+    for pasted in [each.text for each in blocks("docs/reference/redis.md") if each.language == "python"]:
         cluster.python(pasted)
     assert '{"id": 1}' in cluster.shell("lapwing peek orders", tmp_path)
 
 
 def test_the_commands_and_the_python_of_the_page_on_schedules(cluster: Cluster, tmp_path: Path) -> None:
-    for each in blocks("docs/schedules.md"):
+    for each in blocks("docs/how-to/schedules.md"):
         if each.language == "sh":
             for line in each.text.splitlines():
                 cluster.shell(line.replace("curl ", "curl -sf ", 1), tmp_path)
-    app = cluster.python(block("docs/schedules.md", "from lapwing import App").text)["app"]
+    app = cluster.python(block("docs/how-to/schedules.md", "from lapwing import App").text)["app"]
     assert isinstance(app, App)
 
     async def enter() -> list[Outcome]:
@@ -318,13 +325,15 @@ def test_the_commands_and_the_python_of_the_page_on_schedules(cluster: Cluster, 
 def test_the_commands_of_the_pages_on_failures_and_security(cluster: Cluster, tmp_path: Path) -> None:
     cluster.shell("lapwing topic create orders", tmp_path)
     cluster.shell("lapwing channel create orders/billing || true", tmp_path)
-    tour = (ROOT / "docs" / "failure.md").read_text()
+    tour = (ROOT / "docs" / "reference" / "failure.md").read_text()
     tour = tour[tour.index("## Quick tour") : tour.index("## Four answers")]
-    rest = [each for each in blocks("docs/failure.md") if each.first.startswith("curl") and each.text not in tour]
-    rest += [each for each in blocks("docs/security.md") if each.language == "sh"]
+    rest = [
+        each for each in blocks("docs/reference/failure.md") if each.first.startswith("curl") and each.text not in tour
+    ]
+    rest += [each for each in blocks("docs/reference/security.md") if each.language == "sh"]
 
     assert len(rest) == 5
-    rest += [each for each in blocks("docs/headers.md") if each.language == "sh"]
+    rest += [each for each in blocks("docs/reference/headers.md") if each.language == "sh"]
     for each in rest:
         for line in each.text.splitlines():
             cluster.shell(line.replace("curl ", "curl -sf ", 1), tmp_path)

@@ -1,4 +1,4 @@
-"""The quick tour of docs/failure.md works as it is written."""
+"""The quick tour of docs/reference/failure.md works as it is written."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import asking
 from daemons import Daemon, nsqd, until
 
-PAGE = Path(__file__).parents[2] / "docs" / "failure.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "failure.md"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

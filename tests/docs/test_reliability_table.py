@@ -1,4 +1,4 @@
-"""docs/reliability.md names a test for every fault and every invariant, and each of them exists."""
+"""docs/explanation/reliability.md names a test for every fault and every invariant, and each of them exists."""
 
 import re
 
@@ -11,7 +11,7 @@ FILE = re.compile(r"`?(tests/[a-z_/]+\.py)`?: ((?:`?test_\w+`?(?:, )?)+)")
 
 @pytest.mark.parametrize("heading", ["Faults", "Invariants"])
 def test_every_test_that_the_table_names_exists(heading: str) -> None:
-    rows = table("docs/reliability.md", heading)
+    rows = table("docs/explanation/reliability.md", heading)
     missing = []
     for what, cell in rows:
         found = FILE.findall(cell)
@@ -22,4 +22,4 @@ def test_every_test_that_the_table_names_exists(heading: str) -> None:
             missing += [f"{path}: {name}" for name in wanted if not re.search(rf"def {name}\b", source)]
 
     assert len(rows) >= 10
-    assert not missing, f"mend the table {heading} of docs/reliability.md: {missing}"
+    assert not missing, f"mend the table {heading} of docs/explanation/reliability.md: {missing}"

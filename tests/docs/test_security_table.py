@@ -1,4 +1,4 @@
-"""docs/security.md names every command and endpoint of every daemon, and who may call it."""
+"""docs/reference/security.md names every command and endpoint of every daemon, and who may call it."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ def endpoints(section: str) -> dict[tuple[str, str], list[str]]:
 def compare(section: str, programs: Iterable[tuple[str, str]]) -> None:
     there, listed = set(programs), set(endpoints(section))
 
-    assert not there - listed, f"add these to the table '{section}' of docs/security.md: {sorted(there - listed)}"
+    assert not there - listed, f"add to the table '{section}' of docs/reference/security.md: {sorted(there - listed)}"
     assert not listed - there, f"these are gone, delete them from '{section}': {sorted(listed - there)}"
 
 

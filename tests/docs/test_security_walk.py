@@ -1,4 +1,4 @@
-"""The tables of docs/security.md are true of running daemons.
+"""The tables of docs/reference/security.md are true of running daemons.
 
 Every row is called without a secret, with secrets that do not suffice, and with secrets that just suffice.
 """

@@ -54,7 +54,7 @@ def lines_until(stream: IO[str] | None, text: str) -> None:
 
 
 def test_the_tutorial_does_what_it_promises(tmp_path: Path) -> None:
-    up, shop, run, pub, failing, show, redrive, test, pytest_, web = blocks("docs/tutorial.md")
+    up, shop, run, pub, failing, show, redrive, test, pytest_, web = blocks("docs/tutorials/first-worker.md")
     assert up.text.strip() == "lapwing up"
     with nsqd() as daemon:
         reader = Reader(daemon, tmp_path)

@@ -113,7 +113,7 @@ def test_1_the_documents_come_along_and_their_links_lead_somewhere(machine: Mach
     links = [(page, link) for page in pages for link in LINK.findall(page.read_text())]
 
     assert "troubleshooting  Troubleshooting, by symptom\n" in listed
-    assert machine.run("lapwing", "docs", "docs/why.md") == (ROOT / "docs" / "why.md").read_text()
+    assert machine.run("lapwing", "docs", "docs/explanation/why.md") == (ROOT / "docs/explanation/why.md").read_text()
     assert len(links) > 100
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 

@@ -1,6 +1,7 @@
 """Whatever a request to any endpoint of any daemon holds: one answer, in time, and never one that blames us.
 
-The endpoints are those of docs/security.md, which another test compares with the route tables. A 5xx is an answer only
+The endpoints are those of docs/reference/security.md, which another test compares with the route tables.
+A 5xx is an answer only
 where it names a reason that lies elsewhere.
 """
 

@@ -127,6 +127,6 @@ def test_a_restarted_one_knows_nothing_until_it_is_told_again():
 
 
 def test_the_documented_settings_are_the_real_ones():
-    page = Path(__file__).parents[2] / "docs" / "discovery.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "discovery.md"
 
     assert flags.table(LookupOptions) in page.read_text()

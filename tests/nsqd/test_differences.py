@@ -1,4 +1,4 @@
-"""What docs/differences.md says of where lapwing does something else than NSQ, and no other test shows."""
+"""What docs/reference/differences.md says of where lapwing does something else than NSQ, and no other test shows."""
 
 import http.client
 import itertools

@@ -2,10 +2,10 @@
 
     python tests/soak/spark_submit.py [--only connect,py-files,pipelines]
 
-`connect` runs the example of docs/spark.md in a client of Spark Connect, whose packages have to be there
+`connect` runs the example of docs/reference/spark.md in a client of Spark Connect, whose packages have to be there
 (`pip install 'pyspark[connect]'`). `py-files` runs the other one under a Python that has pyspark and not lapwing, which
 comes as a zip file: batch reads and writes have to work, and a stream has to fail as the document describes it.
-`pipelines` runs the declarative pipeline of docs/pipelines.md (`pip install 'pyspark[pipelines]'`).
+`pipelines` runs the declarative pipeline of docs/reference/pipelines.md (`pip install 'pyspark[pipelines]'`).
 Takes about a minute; exits with 1 if something is not so.
 """
 
@@ -27,7 +27,7 @@ from documents import block
 from lapwing.spark.session import environment
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
-PAGE = "docs/spark.md"
+PAGE = "docs/reference/spark.md"
 MISSING = "No module named 'lapwing'"
 
 
@@ -100,7 +100,7 @@ def pipelines(broker: Daemon, scratch: Path) -> list[str]:
     """Return what is wrong with the declarative pipeline."""
     (scratch / "transformations").mkdir()
     for name in ("spark-pipeline.yml", "transformations/orders.py"):
-        (scratch / name).write_text(example(f"# {name}", broker, scratch, "docs/pipelines.md"))
+        (scratch / name).write_text(example(f"# {name}", broker, scratch, "docs/reference/pipelines.md"))
     publish(broker, *(b'{"amount": %d}' % amount for amount in (50, 150, 250)))
     program = str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")
     done = run([program, "run", "--spec", "spark-pipeline.yml"], environment(), scratch)

@@ -121,7 +121,7 @@ def test_dead_letters_are_archived_once_and_counted_by_channel_and_reason(spark,
             found = list(counted)
     runs.once("archive", "topics=orders")
     session = spark.newSession()
-    for view in sql_of("spark.md"):
+    for view in sql_of("reference/spark.md"):
         session.sql(view.replace("127.0.0.1:4151", broker.address).replace("/lake", str(tmp_path)))
     assert second.rows_out == second.rows_in == 4
     assert sorted((row.origin_channel, row.reason, row.failures) for row in letters.collect()) == [

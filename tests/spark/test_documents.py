@@ -1,4 +1,4 @@
-"""Every Python example of docs/spark.md, and every script in examples/, does what it says."""
+"""Every Python example of docs/reference/spark.md, and every script in examples/, does what it says."""
 
 import contextlib
 import importlib.util
@@ -31,14 +31,14 @@ def kept(spark, monkeypatch):
 
 
 def test_the_examples_of_the_documentation_work_in_order(spark, kept, orders, tmp_path, capsys):
-    text = (ROOT / "docs" / "spark.md").read_text()
+    text = (ROOT / "docs" / "reference" / "spark.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     blocks = [block for block in blocks if "import SparkSession" not in block]  # tests/soak/spark_submit.py
     orders.publish("payments", b'{"order": 1}', b'{"order": 3}', b'{"order": 9}')
     names = {}
     for block in blocks:
         code = block.replace("127.0.0.1:4151", orders.address).replace("/data", str(tmp_path))
-        exec(compile(code, "docs/spark.md", "exec"), names)
+        exec(compile(code, "docs/reference/spark.md", "exec"), names)
 
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     shown = capsys.readouterr().out

@@ -56,7 +56,7 @@ def test_every_message_is_archived_once_over_runs_redone_batches_and_a_lost_chec
 
     assert (first.state, first.rows_in, first.rows_out, first.lag) == ("finished", 53, 53, 0)
     names = {"spark": spark}
-    read = block("docs/pipelines.md", "from deltalake import DeltaTable").text
+    read = block("docs/reference/pipelines.md", "from deltalake import DeltaTable").text
     exec(read.replace('"lapwing-data/', f'"{runs.data.parent}/'), names)
     assert capsys.readouterr().out == "53\n"
     kept = {(row.topic, row.sequence): row for row in names["rows"].collect()}

@@ -139,7 +139,9 @@ def test_whatever_pipelines_publish_they_publish_once_although_the_driver_is_kil
     broker.ask("/topic/create?topic=orders", b"")
     broker.ask("/channel/create?topic=orders&channel=kept", b"")
     acknowledged: list[int] = []
-    (tmp_path / "once.py").write_text(block("docs/pipelines.md", "# once.py").text.replace("orders.once", "once"))
+    (tmp_path / "once.py").write_text(
+        block("docs/reference/pipelines.md", "# once.py").text.replace("orders.once", "once")
+    )
     run = ["run", "double.yaml", "seconds.yaml", "once.py", "--nsqd", broker.address,
            "--set", "trigger=100ms", "--master", "local[2]"]  # fmt: skip
 

@@ -257,7 +257,7 @@ def test_a_pipeline_written_in_python(runs, broker, tmp_path):
 
 
 def test_repetitions_are_left_out_and_messages_without_a_key_are_not(runs, broker, tmp_path):
-    text = block("docs/pipelines.md", "# once.py").text
+    text = block("docs/reference/pipelines.md", "# once.py").text
     file = written(tmp_path, text, "once.py")
     bodies = [b'{"order_id": 1, "n": 1}', b'{"order_id": 2, "n": 2}', b'{"order_id": 1, "n": 3}', b'{"n": 4}']
     broker.publish("orders", *bodies, b'{"n": 5}', b"no json")
@@ -274,7 +274,9 @@ def test_repetitions_are_left_out_and_messages_without_a_key_are_not(runs, broke
 
 
 def test_windows_are_published_once_and_what_comes_too_late_is_counted(runs, broker, tmp_path):
-    text = block("docs/pipelines.md", "# minutes.yaml").text.replace("interval 10 seconds", "interval 0 seconds")
+    text = block("docs/reference/pipelines.md", "# minutes.yaml").text.replace(
+        "interval 10 seconds", "interval 0 seconds"
+    )
     file = written(tmp_path, text, "minutes.yaml")
     events = [(60, "de", 1), (70, "de", 3), (119, "de", 3), (61, "fr", 5), (120, "de", 9)]
     broker.publish("orders", *(sale(*event) for event in events), b"no json", b'{"amount": 1}')

@@ -7,7 +7,7 @@ from lapwing.net.options import BOOLEAN, DURATION, LEVEL, STRINGS, option
 
 @dataclass(frozen=True, slots=True)
 class AdminOptions:
-    """All options; see `docs/admin.md`."""
+    """All options; see `docs/reference/admin.md`."""
 
     acl_http_header: str = option(
         "X-Forwarded-User", "take the user's name from this request header; ignored unless a --trusted-proxy sends it"

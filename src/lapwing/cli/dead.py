@@ -22,7 +22,7 @@ app = Group(
     "dead",
     """Look at dead letters, return them to the channels that gave them up, or drop them, on every node.
 
-    docs/failure.md explains when a message becomes a dead letter.""",
+    `lapwing docs failure` explains when a message becomes a dead letter.""",
     example="lapwing dead redrive orders/billing --reason attempts --rate 100/s --wait",
 )
 

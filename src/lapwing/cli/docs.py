@@ -8,11 +8,13 @@ from typing import Annotated
 from lapwing.cli.commands import Argument, Option, command, guess
 from lapwing.errors import ConfigError
 
+KINDS = ("tutorials", "how-to", "reference", "explanation")  # folders of docs/
+
 
 def folder() -> Path:
     """Return the folder with README.md and docs/: the clone that this runs from, or the installed copy."""
     clone = Path(__file__).parents[3]
-    if (clone / "docs" / "why.md").exists():
+    if (clone / "docs" / "explanation").exists():
         return clone
     return Path(sysconfig.get_path("data")) / "share" / "doc" / "lapwing"
 
@@ -21,7 +23,9 @@ def pages() -> dict[str, Path]:
     """Return the pages by name: `readme`, `operations`, `why`."""
     root = folder()
     found = {path.stem.lower(): path for path in sorted(root.glob("*.md"))}
-    return found | {path.stem: path for path in sorted((root / "docs").glob("*.md"))}
+    for kind in KINDS:
+        found |= {path.stem: path for path in sorted((root / "docs" / kind).glob("*.md"))}
+    return found
 
 
 @command(example="lapwing docs troubleshooting")
@@ -38,7 +42,7 @@ def app(
         for name, place in found.items():
             print(f"{name:<{width}}  {place if path else _title(place)}")
         return
-    name = page.lower().removesuffix(".md").removeprefix("docs/")
+    name = page.lower().removesuffix(".md").rpartition("/")[2]
     if name not in found:
         raise ConfigError(f"there is no page {page}{guess(name, list(found)) or ';'} `lapwing docs` lists them")
     if path:

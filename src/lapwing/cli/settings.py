@@ -30,7 +30,7 @@ def app(
 ) -> None:
     """Show the settings of a topic or channel and where each comes from, or change them on every node.
 
-    docs/failure.md lists the settings. Without changes, only settings that differ from their default are shown.
+    `lapwing docs failure` lists the settings. Without changes, only settings that differ from their default are shown.
     """
     topic, slash, channel = place.partition("/")
     if slash:

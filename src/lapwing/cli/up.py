@@ -25,7 +25,9 @@ def app(
     admin: Annotated[bool, Option("--admin/--no-admin", help="Run nsqadmin, the web UI.")] = True,
     host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     durability: Annotated[
-        str, Option(choices=("memory", "os", "fsync"), help="When nsqd acknowledges a message: see docs/operations.md.")
+        str,
+        Option(choices=("memory", "os", "fsync"),
+               help="When nsqd acknowledges a publish; see `lapwing docs operations`."),
     ] = "os",
     every: Annotated[
         float, Option(min=0.2, duration=True, help="Time between status lines without a terminal.")

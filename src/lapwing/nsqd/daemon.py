@@ -318,7 +318,7 @@ class Daemon:
         if exposed and not self.options.auth_http_addresses:
             self.log.warn(
                 f"no authentication on {', '.join(exposed)}: every host that reaches it can read, publish and delete; "
-                "set --auth-http-address, or listen on 127.0.0.1 (see docs/security.md)"
+                "set --auth-http-address, or listen on 127.0.0.1 (see `lapwing docs security`)"
             )
 
     def _log_nsq_queues(self) -> None:
@@ -327,7 +327,7 @@ class Daemon:
             names = ", ".join(queue.name for queue in queues[:_NAMED]) + (", ..." if len(queues) > _NAMED else "")
             self.log.warn(
                 f"{sum(queue.depth for queue in queues)} messages in disk queues of NSQ ({names}) are not delivered: "
-                "import them with `lapwing import-nsqd` (see docs/migrate.md)"
+                "import them with `lapwing import-nsqd` (see `lapwing docs from-nsq`)"
             )
 
     # --- running -----------------------------------------------------------------------------------------------

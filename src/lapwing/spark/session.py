@@ -22,7 +22,7 @@ from lapwing.spark import java as javas
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# One machine, small batches: what the numbers in docs/spark.md were measured with.
+# One machine, small batches: what the numbers in docs/reference/spark.md were measured with.
 SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -1,4 +1,4 @@
-"""The permissions that each kind of HTTP route of nsqd needs; docs/security.md has the table.
+"""The permissions that each kind of HTTP route of nsqd needs; docs/reference/security.md has the table.
 
 They are apart from the guard that asks the auth servers, which most nodes never load.
 """

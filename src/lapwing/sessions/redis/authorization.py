@@ -32,7 +32,7 @@ _EVERYTHING: Final = frozenset({"flushdb", "flushall", "config|set", "client|kil
 def access_of(spec: CommandSpec) -> tuple[str, str]:
     """Return the permission that a command needs, and what for: `topic`, `channel`, or `node` for the whole node.
 
-    Both are empty if every client with a password may send the command. docs/security.md has the table.
+    Both are empty if every client with a password may send the command. docs/reference/security.md has the table.
     """
     if spec.name in _EVERYTHING:
         return "admin", "node"
