@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,24 +106,31 @@ def spark_command(java: Java, spark: Path, conf: Mapping[str, str], environment:
     return [word for word in words if word not in left_out]
 
 
-def start_spark(java: Java, spark: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> Any:
-    """Start Spark's process and return PySpark's gateway to it. It ends when this process does."""
+def start_spark(
+    java: Java, spark: Path, conf: Mapping[str, str], environment: Mapping[str, str], log: Path | None = None
+) -> Any:
+    """Start Spark's process and return PySpark's gateway to it. It ends when this process does.
+
+    With a `log` all that it and its workers write to stderr goes into this file, which is emptied first.
+    """
     from pyspark import java_gateway, serializers
 
     pyspark: Any = java_gateway
     reading: Any = serializers
     command = spark_command(java, spark, conf, environment)
-    with tempfile.TemporaryDirectory(prefix="lapwing-spark-") as folder:
-        place = Path(folder, "connection")
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lapwing-spark-")), "connection")
         process = subprocess.Popen(
             command, env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(place)}, stdin=subprocess.PIPE,
+            stderr=stack.enter_context(log.open("wb")) if log else None,
             process_group=0,  # Ctrl-C is for us
         )  # fmt: skip
         deadline = time.monotonic() + _START_SECONDS
         while not place.exists():
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
-                raise LapwingError(f"Spark's Java process ended before it was there: {java.binary}")
+                why = f"; look into {log}" if log else ""
+                raise LapwingError(f"Spark's Java process ended before it was there: {java.binary}{why}")
             time.sleep(_LOOK_SECONDS)
         with open(place, "rb") as found:
             port, secret = reading.read_int(found), reading.UTF8Deserializer().loads(found)

@@ -57,12 +57,13 @@ def environment() -> dict[str, str]:
 
 
 def session_builder(
-    app: str = "lapwing", *, master: str | None = None, conf: Mapping[str, str] | None = None
+    app: str = "lapwing", *, master: str | None = None, conf: Mapping[str, str] | None = None, log: Path | None = None
 ) -> "SparkSession.Builder":
     """Return a builder for a session on `master` (a URL; None: that of spark-submit, else all cores of this machine).
 
     Unless spark-submit runs this program, Spark's process is started now. For a local master the settings above apply;
     for a cluster nothing is assumed of the other machines: only Java and the Python of the driver are seen to.
+    `log` is the file for what Spark's process and its workers write to stderr, which is that of this program otherwise.
     """
     try:
         from pyspark import SparkContext
@@ -80,7 +81,7 @@ def session_builder(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)  # also of the planning workers beside the driver
         if SparkContext._gateway is None:
-            gateway = javas.start_spark(_java(), _spark_home(), wanted, _variables(local))
+            gateway = javas.start_spark(_java(), _spark_home(), wanted, _variables(local), log)
             SparkContext._ensure_initialized(gateway=gateway)
     if master is not None:
         builder = builder.master(master)
@@ -90,12 +91,12 @@ def session_builder(
 
 
 def local_session(
-    app: str = "lapwing", *, cores: int | str = "*", conf: Mapping[str, str] | None = None
+    app: str = "lapwing", *, cores: int | str = "*", conf: Mapping[str, str] | None = None, log: Path | None = None
 ) -> "SparkSession":
     """Return the session of this process, on this machine; the first call starts it, later ones get the same."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # they repeat, in JSON, what is raised anyway
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return session_builder(app, master=f"local[{cores}]", conf=conf).getOrCreate()
+    return session_builder(app, master=f"local[{cores}]", conf=conf, log=log).getOrCreate()
 
 
 def warehouse() -> Path:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SPARK_LOG: Final = "spark.log"  # in the folder of the first pipeline of a run
 DATA: Final = Path("lapwing-data/pipelines")  # where pipelines keep checkpoints and status, by default
 
 _LOOK_SECONDS: Final = 0.25
@@ -265,7 +266,8 @@ class PipelineRun:
 
     def _session(self) -> "SparkSession":
         jars = [jar for spec in self._specs for jar in getattr(spec.settings, "jars", ())]
-        return start_session(self._wanted.master, self._wanted.conf, jars)
+        log = self._paths[self._specs[0].name].home.path / SPARK_LOG if self._locks else None  # none for a preview
+        return start_session(self._wanted.master, self._wanted.conf, jars, log)
 
     def preview(self, spark: "SparkSession") -> Iterator[str]:
         """Yield lines that show what the pipelines would do; nothing is written. Raises `LapwingError`."""
@@ -408,7 +410,9 @@ class PipelineRun:
                 time.sleep(_STOPPING_SECONDS if self._asked.is_set() else _LOOK_SECONDS)
 
 
-def start_session(master: str, conf: Mapping[str, str], jars: Sequence[str] = ()) -> "SparkSession":
+def start_session(
+    master: str, conf: Mapping[str, str], jars: Sequence[str] = (), log: Path | None = None
+) -> "SparkSession":
     """Return the session for pipelines, the one of this process if there is one; raises `LapwingError`."""
     from pyspark.errors import PySparkException
 
@@ -419,8 +423,8 @@ def start_session(master: str, conf: Mapping[str, str], jars: Sequence[str] = ()
     try:
         if master.startswith("local[") and "," not in master:
             # as on a cluster, a task that fails is tried again: one worker that did not start is no reason to stop
-            return local_session("lapwing pipeline", cores=f"{master[6:-1]},{_TRIES}", conf=conf)
-        return session_builder("lapwing pipeline", master=master, conf=conf).getOrCreate()
+            return local_session("lapwing pipeline", cores=f"{master[6:-1]},{_TRIES}", conf=conf, log=log)
+        return session_builder("lapwing pipeline", master=master, conf=conf, log=log).getOrCreate()
     except (Py4JError, PySparkException) as error:
         raise LapwingError(f"Spark does not start with --master {master}: {complaint(error)}") from error
 
