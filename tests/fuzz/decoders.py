@@ -247,7 +247,7 @@ def publishes(data: bytes) -> None:
         ("frame_mpub", (data, 5, 5, 100, 1000)), ("mpub_run", (data, 4, 3, 1000)), ("fin_run", (data, 0)),
         ("xadd_run", (data, 0, 1000)), ("split_words", (data, 0, 100)),
         ("frame_headed", (data, 5, 5, 100, 1000, 100)), ("count_headers", (data,)), ("find_rows", (data, 0, 9)),
-        ("row_places", (data,)), ("message_ids", (data,)),
+        ("row_places", (data,)), ("message_ids", (data,)), ("header_values", (data, b"key")),
     ):  # fmt: skip
         _agree(kernels, name, arguments)
     outcomes = []

@@ -199,6 +199,12 @@ def test_message_ids_are_those_of_the_last_such_header(kernel: ModuleType) -> No
     assert kernel.message_ids(rows) == [(1, b"one"), (3, b'a"b')]
 
 
+def test_values_are_those_of_the_header_that_is_asked_for(kernel: ModuleType) -> None:
+    rows = b'[1,0,{"a":"key","key":"one"}],[2,5,{"keys":"no"}],[3,0,{"key":""}],[7,0,{"key":"\\u00fc"}]'
+
+    assert kernel.header_values(rows, b"key") == [(1, b"one"), (7, "ü".encode())]
+
+
 texts = st.one_of(
     st.dictionaries(st.sampled_from(["a", "b-c", "message-id", "A"]), st.text(max_size=40), max_size=3).map(
         lambda found: json.dumps(found, ensure_ascii=len(found) % 2 == 0).encode("utf-8", "surrogatepass")
@@ -244,6 +250,7 @@ def test_the_twins_read_the_same_rows(found: bytes, data: bytes, start: int, sto
     both("find_rows", found, start, stop)
     both("row_places", found)
     both("message_ids", found)
+    both("header_values", found, b"b-c")
     answer = both("with_headers", data, found)
     if answer[0] == "gave":
         both("decode_headed", answer[1], max(start, 0), len(answer[1]))

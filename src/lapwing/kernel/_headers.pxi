@@ -462,7 +462,13 @@ def row_places(rows):
 
 
 def message_ids(rows):
+    return header_values(rows, b"message-id")
+
+
+def header_values(rows, bytes header not None):
     cdef bytes data = flat(rows)
+    cdef const char *named = PyBytes_AS_STRING(header)
+    cdef Py_ssize_t longest = PyBytes_GET_SIZE(header)
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0, place, first, name, length
     cdef int64_t sequence = 0, deferral = 0
@@ -478,7 +484,7 @@ def message_ids(rows):
             first = place + 1
             place = past_string(p, place, after)
             if naming:
-                wanted = place - 1 - first == 10 and memcmp(p + first, b"message-id", 10) == 0
+                wanted = place - 1 - first == longest and memcmp(p + first, named, longest) == 0
             elif wanted:
                 name, length = first, place - 1 - first
             naming = not naming

@@ -188,12 +188,17 @@ def find_rows(rows: Buffer, start: int, stop: int) -> list[tuple[int, int, bytes
 
 def message_ids(rows: Buffer) -> list[tuple[int, bytes]]:
     """Return (sequence, `message-id`) of each row that has one, as UTF-8; an empty one is none. Raises `ValueError`."""
+    return header_values(rows, b"message-id")
+
+
+def header_values(rows: Buffer, header: bytes) -> list[tuple[int, bytes]]:
+    """Return the sequence of each row that has a header of that name, and its value, as `message_ids` does."""
     found = []
     for sequence, _, text in _rows(as_bytes(rows)):
         strings = [each[0][1:-1] for each in _STRING.finditer(text)]
         name = None
         for place in range(0, len(strings) - 1, 2):
-            if strings[place] == b"message-id":
+            if strings[place] == header:
                 name = strings[place + 1]
         if name:
             found.append((sequence, _plain(name)))
