@@ -1,4 +1,4 @@
-# make setup | run | test | quick | lint | bench | soak | soak-long | fuzz | screens | clean
+# make setup | run | test | quick | lint | docs | dist | bench | soak | soak-long | fuzz | screens | clean
 SHELL := /bin/bash
 PYTHON ?= python3
 # make quick PYTHON=python3.13 VENV=.venv-3.13: the same with another Python, in an environment of its own
@@ -8,12 +8,14 @@ export VENV
 .DEFAULT_GOAL := help
 # else every program that the tests start compiles all that it imports, which is half of the time that they take
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup system run test quick lint unit bench soak soak-long fuzz screens lock clean
+.PHONY: help setup system run test quick lint unit docs dist bench soak soak-long fuzz screens lock clean
 
 help:
 	@echo "make run    set everything up and run the whole stack with sample traffic (Ctrl-C stops it)"
 	@echo "make test   set everything up, lint, and run all tests"
 	@echo "make quick  lint, and the tests of the inner rooms, in under a minute"
+	@echo "make docs   build the site of the documents in build/site"
+	@echo "make dist   build the source archive and the wheel in dist, and try both in clean environments"
 	@echo "make setup | lint | bench | soak | soak-long | fuzz | screens | lock | clean"
 
 # --- set-up -------------------------------------------------------------------------------------------------------
@@ -88,6 +90,10 @@ fuzz: setup
 	$(BIN)/python tests/fuzz/run.py $(if $(INPUTS),--inputs $(INPUTS),--seconds $${SECONDS_PER_TARGET:-120})
 	$(BIN)/python tests/fuzz/run.py --pure --seconds $${SECONDS_PER_TARGET:-120}
 	$(BIN)/python tests/fuzz/run.py --sanitize $(if $(INPUTS),--inputs $(INPUTS),--seconds $${SECONDS_PER_TARGET:-120})
+
+# the site of the documents, in build/site; `.venv/bin/python scripts/site --serve` serves it
+docs: setup
+	$(BIN)/python scripts/site
 
 screens: setup
 	$(BIN)/python tests/admin/screens.py

@@ -1,4 +1,4 @@
-"""Pictures of every page for the documents: `python tests/admin/screens.py` writes docs/screens/*.png.
+"""The pictures of nsqadmin in the documents: `python tests/admin/screens.py` writes docs/screens/*.png.
 
 `python tests/admin/screens.py DIRECTORY` writes each page at 1440 and 390 pixels, light and dark, to look at them all.
 The cluster is a small made-up one, so that each page has something to show, and the same things each time.
@@ -24,6 +24,8 @@ from admin_stage import start_nsqadmin  # noqa: E402
 from lapwing.admin.samples import EVERY, TOPIC, Rows, encode  # noqa: E402
 
 SCREENS = HERE.parents[1] / "docs" / "screens"
+# the pictures that the documents show
+SHOWN = [("", "overview"), ("", "map"), ("", "dead"), ("", "past"), ("-dark", "messages"), ("-phone", "topic")]
 WATCHED = 60  # seconds of traffic before the first picture, so that the charts have lines
 TOPICS = [
     "clicks",
@@ -300,12 +302,7 @@ def main(folder: str = "") -> None:
             ),
             "-phone-dark": browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark"),
         }
-        if folder:
-            shots = [(look, name) for look in looks for name in pages]
-        else:
-            shots = [("", name) for name in pages]
-            shots += [("-dark", name) for name in ("overview", "topic", "messages")]
-            shots += [("-phone", name) for name in ("overview", "topic")]
+        shots = [(look, name) for look in looks for name in pages] if folder else SHOWN
         for look, name in shots:
             page = looks[look].new_page()
             page.goto(admin.url + pages[name])
