@@ -304,6 +304,15 @@ def test_rows_of_a_long_history_come_in_any_portions(tmp_path: Path, step: int) 
     assert log.rows(0, log.end) == b",".join(expected)
 
 
+def test_rows_come_once_after_fewer_of_the_same_batch_were_read(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path / "topic", NODE)
+    publish(log, [b"x"] * 5, extras=[Extra(sequence, headers={"n": str(sequence)}) for sequence in range(5)])
+    log.shed()
+
+    assert [extra.sequence for extra in log.extras(2, 3)] == [2]
+    assert [extra.sequence for extra in log.extras(2, 5)] == [2, 3, 4]
+
+
 def test_the_ids_of_a_log_are_those_of_its_node(tmp_path: Path) -> None:
     log = DiskLog(tmp_path / "topic", 1023)
     publish(log, [b"a"])

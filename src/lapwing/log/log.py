@@ -520,7 +520,7 @@ class DiskLog(Appending):
         texts = []
         while start < stop:
             rows = self._cold(segment, start, stop)
-            if text := rows.between(start, stop):
+            if text := rows.between(start, min(stop, rows.last + 1)):  # its text may have more, which come next
                 texts.append(text)
             start = rows.last + 1
         return texts[0] if len(texts) == 1 else b",".join(texts)
