@@ -82,6 +82,12 @@ broker.join(QUEUE)
     assert actors.noted() == ["once"]
 
 
+def test_a_queue_that_nothing_was_sent_to_is_empty(actors: Scene) -> None:
+    actors.run(CLIENT + "broker.flush_all()\nbroker.join(QUEUE)")
+
+    assert not actors.get(f"/stats?format=json&topic={actors.queue}")["topics"]
+
+
 def test_without_nsqd_a_message_is_not_enqueued(actors: Scene) -> None:
     actors.environment["TASKS_NSQD"] = "127.0.0.1:1"
 

@@ -25,6 +25,7 @@ from dramatiq.errors import ConnectionClosed, DecodeError, QueueJoinTimeout, Que
 from lapwing.client.address import listed, parse
 from lapwing.client.admin_results import Counts
 from lapwing.client.channel_settings import SettingsKeeper, as_sent
+from lapwing.client.cluster_client import NothingThere
 from lapwing.client.errors import ClientError
 from lapwing.client.message import Message, describe
 from lapwing.client.options import ClientOptions
@@ -143,9 +144,11 @@ class LapwingBroker(Broker):
         return SyncAdmin(http)
 
     def _counts(self, admin: SyncAdmin, queue_name: str, channel: str) -> Counts:
-        for found in admin.counts(self.prefix + queue_name, channel).answers.values():
-            return found
-        return Counts(there=False)
+        try:
+            answers = admin.counts(self.prefix + queue_name, channel).answers
+        except NothingThere:  # nothing was sent to it yet
+            answers = {}
+        return next(iter(answers.values()), Counts(there=False))
 
 
 class _Delivered(MessageProxy):
