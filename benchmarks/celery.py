@@ -1,6 +1,6 @@
 """Celery on lapwing beside Redis and RabbitMQ: tasks a second through one worker, and the latency of a single task.
 
-    python benchmarks/celery.py [--tasks 2000] [--rounds 3] [--brokers lapwing,redis,rabbitmq]
+    python benchmarks/celery.py [--tasks 2000] [--rounds 3] [--brokers 'lapwing;redis;rabbitmq']
 
 Each broker keeps its messages as it does by default, on loopback, with the same application, worker (prefork, two
 processes) and publisher. The brokers take turns; the best round counts. A task reports by a datagram. A
@@ -9,8 +9,10 @@ broker that is not installed is left out.
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -18,18 +20,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 APPLICATION = '''
-import os, socket
+import json, os, socket
 from celery import Celery
 import lapwing.contrib.celery
 app = Celery("bench", broker=os.environ["BENCH_BROKER"])
 app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
-if os.environ.get("BENCH_HTTP"):
-    app.conf.broker_transport_options = {"nsqd_http": os.environ["BENCH_HTTP"]}
+app.conf.broker_transport_options = json.loads(os.environ["BENCH_OPTIONS"])
 there = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 @app.task
 def tick(number):
@@ -70,18 +72,19 @@ def lapwing(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
     from daemons import nsqd
 
     with nsqd(f"--data-path={folder}") as daemon:
-        yield {"BENCH_BROKER": f"lapwing://{daemon.tcp}", "BENCH_HTTP": daemon.http}, daemon.pid
+        options = json.dumps({"nsqd_http": daemon.http})
+        yield {"BENCH_BROKER": f"lapwing://{daemon.tcp}", "BENCH_OPTIONS": options}, daemon.pid
 
 
 @contextlib.contextmanager
 def redis(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
     port = free_port()
     with program(["redis-server", "--port", str(port), "--dir", str(folder)], port) as process:
-        yield {"BENCH_BROKER": f"redis://127.0.0.1:{port}/0"}, process.pid
+        yield {"BENCH_BROKER": f"redis://127.0.0.1:{port}/0", "BENCH_OPTIONS": "{}"}, process.pid
 
 
 @contextlib.contextmanager
-def rabbitmq(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
+def rabbitmq(folder: Path, confirm: bool = True) -> Iterator[tuple[dict[str, str], int]]:
     port = free_port()
     env = {
         "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_NODENAME": f"bench{port}@localhost", "HOME": str(folder),
@@ -90,14 +93,18 @@ def rabbitmq(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
     }  # fmt: skip
     with program([RABBITMQ], port, env) as process:
         time.sleep(3)  # it listens before it serves
-        yield {"BENCH_BROKER": f"amqp://guest:guest@127.0.0.1:{port}//"}, process.pid
+        options = json.dumps({"confirm_publish": confirm})
+        yield {"BENCH_BROKER": f"amqp://guest:guest@127.0.0.1:{port}//", "BENCH_OPTIONS": options}, process.pid
 
 
 Running = Callable[[Path], contextlib.AbstractContextManager[tuple[dict[str, str], int]]]
 RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 BROKERS: dict[str, tuple[Running, str]] = {  # and the program that has to be there
-    "lapwing": (lapwing, sys.executable), "redis": (redis, "redis-server"), "rabbitmq": (rabbitmq, RABBITMQ)
-}  # fmt: skip
+    "lapwing": (lapwing, sys.executable),
+    "redis": (redis, "redis-server"),
+    "rabbitmq": (rabbitmq, RABBITMQ),
+    "rabbitmq, unconfirmed": (partial(rabbitmq, confirm=False), RABBITMQ),
+}
 
 
 def cpu(pid: int) -> float:
@@ -117,7 +124,8 @@ def measure(name: str, tasks: int) -> dict[str, float]:
             here.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
             env = {**os.environ, **known, "BENCH_PORT": str(here.getsockname()[1])}
             command = [sys.executable, "-m", "celery", "-A", "bench_tasks", "worker", "-c", "2", "-l", "ERROR"]
-            worker = subprocess.Popen(command, cwd=path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            worker = subprocess.Popen(command, cwd=path, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                      start_new_session=True)  # fmt: skip
             publisher = subprocess.Popen([sys.executable, "-u", "-c", PUBLISHER], cwd=path, env=env, text=True,
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
             assert publisher.stdin is not None
@@ -138,17 +146,27 @@ def measure(name: str, tasks: int) -> dict[str, float]:
                     here.recv(64)
                     latencies.append(time.perf_counter() - began)
                     publisher.stdout.readline()
-                before, began = cpu(pid), time.perf_counter()
+                pids = {"broker": pid, "worker": worker.pid, "publisher": publisher.pid}
+                before = {who: cpu(each) for who, each in pids.items()}
+                os.killpg(worker.pid, signal.SIGSTOP)  # publish alone, then run alone, then both beside each other
                 published = publish(tasks)
+                began = time.perf_counter()
+                os.killpg(worker.pid, signal.SIGCONT)
                 for _ in range(tasks):
                     here.recv(64)
-                taken = time.perf_counter() - began
+                ran, began = time.perf_counter() - began, time.perf_counter()
+                publish(tasks)
+                for _ in range(tasks):
+                    here.recv(64)
+                both = time.perf_counter() - began
                 return {
-                    "publish": tasks / published, "run": tasks / taken, "ms": statistics.median(latencies) * 1000,
-                    "cpu": (cpu(pid) - before) / tasks * 1e6,
+                    "publish": tasks / published, "run": tasks / ran, "both": tasks / both,
+                    "ms": statistics.median(latencies) * 1000,
+                    **{who: (cpu(each) - before[who]) / tasks / 2 * 1e6 for who, each in pids.items()},
                 }  # fmt: skip
             finally:
                 publisher.kill()
+                os.killpg(worker.pid, signal.SIGCONT)
                 worker.terminate()
                 worker.wait(60)
 
@@ -168,19 +186,22 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--tasks", type=int, default=2000)
     flags.add_argument("--rounds", type=int, default=3)
-    flags.add_argument("--brokers", default=",".join(BROKERS))
+    flags.add_argument("--brokers", default=";".join(BROKERS))
     given = flags.parse_args()
-    chosen = [name for name in given.brokers.split(",") if shutil.which(BROKERS[name][1])]
+    chosen = [name for name in given.brokers.split(";") if shutil.which(BROKERS[name][1])]
     found: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
     for _ in range(given.rounds):
         for name in chosen:
             found[name].append(measure(name, given.tasks))
     print(f"{given.tasks} tasks, worker with two processes, best of {given.rounds}")
-    print(f"{'broker':10}{'published/s':>13}{'run/s':>9}{'one task, ms':>15}{'broker us CPU/task':>21}")
+    print(f"{'':22}{'published/s':>12}{'run/s':>7}{'both/s':>8}{'one task, ms':>14}"
+          "   us of CPU a task: broker, worker, publisher")  # fmt: skip
     for name, rounds in found.items():
-        best = {key: max(r[key] for r in rounds) for key in ("publish", "run")}
-        least = {key: min(r[key] for r in rounds) for key in ("ms", "cpu")}
-        print(f"{name:10}{best['publish']:13.0f}{best['run']:9.0f}{least['ms']:15.2f}{least['cpu']:21.0f}")
+        best = {key: max(r[key] for r in rounds) for key in ("publish", "run", "both")}
+        least = {key: min(r[key] for r in rounds) for key in ("ms", "broker", "worker", "publisher")}
+        used = "".join(f"{least[who]:8.0f}" for who in ("broker", "worker", "publisher"))
+        rates = f"{best['publish']:12.0f}{best['run']:7.0f}{best['both']:8.0f}"
+        print(f"{name:22}{rates}{least['ms']:14.2f}   {used}")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ log: Final = logging.getLogger("lapwing.celery")
 _HEARTBEAT: Final = b"_heartbeat_"
 _NOP: Final = b"NOP\n"
 _READ_SIZE: Final = 1 << 16
+_FRESH: Final = 0.05  # s after an answer in which a connection counts as alive
 _Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)  # nothing to create for a short wait
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -48,10 +49,13 @@ class NsqSocket:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._lost = ""
+        self._tls = False
         try:
             self._socket = self._dialled()
         except OSError as error:
             raise Unreachable(str(address), error.strerror or str(error)) from error
+        self._selector = _Selector()
+        self._selector.register(self._socket.fileno(), selectors.EVENT_READ)
         try:
             self._negotiate(identity)
         except BaseException:
@@ -94,6 +98,7 @@ class NsqSocket:
         except OSError as error:  # ssl.SSLError is one
             raise Refused(str(self.address), f"TLS handshake failed: {error}") from error
         self._socket.setblocking(False)
+        self._tls = True
         self._answer()
 
     def _answer(self) -> bytes:
@@ -136,11 +141,13 @@ class NsqSocket:
     def frames(self) -> list[Frame]:
         """Return what has arrived; heartbeats are answered. Raises `ConnectionLost` when there will be no more."""
         found: list[Frame] = []
-        while self._received():
+        while received := self._received():
             try:
                 found += self._wire.frames()
             except ProtocolError as error:
                 self._lost = f"nsqd sent what is not the protocol: {error.text or error.code}"
+            if received < _READ_SIZE and not self._tls:
+                break  # there was no more; of TLS there may be, as it is read by its records
         if any(type(frame) is Response and frame.payload == _HEARTBEAT for frame in found):
             self.send(_NOP)
             found = [frame for frame in found if not (type(frame) is Response and frame.payload == _HEARTBEAT)]
@@ -148,43 +155,48 @@ class NsqSocket:
             raise ConnectionLost(str(self.address), self._lost)
         return found
 
-    def _received(self) -> bool:
+    def _received(self) -> int:
+        """Read once, and return how many bytes there were."""
         if self._lost:
-            return False
+            return 0
         try:
             data = self._socket.recv(_READ_SIZE)
         except _WOULD_BLOCK:
-            return False
+            return 0
         except OSError as error:
             self._lost = f"connection lost: {error.strerror or error}"
-            return False
+            return 0
         if not data:
             self._lost = "nsqd closed the connection"
-            return False
+            return 0
         self.received_at = time.monotonic()
         self._wire.receive(data)
-        return True
+        return len(data)
 
     def response(self, timeout: float) -> bytes:
         """Wait for the answer to a command, and return it. Raises `PublishFailed` for an error, or `ConnectionLost`."""
         deadline = time.monotonic() + timeout
         while True:
+            left = deadline - time.monotonic()
+            if left <= 0 and not self._lost:
+                self._lost = f"no answer within {timeout:g} s"
+            if not (self._lost or self._tls):
+                self._selector.select(left)  # before the first look: an answer takes its time
             for frame in self.frames():
                 if type(frame) is Response:
                     return frame.payload
                 if type(frame) is ErrorFrame:
                     raise PublishFailed(str(self.address), frame.payload.decode("utf-8", "replace"))
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self._lost = f"no answer within {timeout:g} s"
-                continue
-            wait([self._socket], left)
+            if self._tls:
+                wait([self._socket], left)
 
     @property
     def alive(self) -> bool:
         """Whether the connection can still be used by this process, as far as one can know without waiting."""
         if os.getpid() != self._pid:
             return False
+        if time.monotonic() - self.received_at < _FRESH:
+            return not self._lost
         try:
             self.frames()
         except ConnectionLost:
@@ -194,6 +206,7 @@ class NsqSocket:
     def close(self) -> None:
         """Close it; a forked process closes its copy alone."""
         self._lost = self._lost or "closed by us"
+        self._selector.close()
         self._socket.close()
 
 
