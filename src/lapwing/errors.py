@@ -24,6 +24,7 @@ LapwingError
 │   ├── NoSuchHolder    no consumer of that name
 │   ├── LimitReached    as many topics or channels as the operator allows
 │   ├── OutOfMemory     the process holds as much memory as the operator allows
+│   ├── NotReplicated   the remote log takes nothing now
 │   ├── Draining        the node takes no new messages
 │   ├── ChannelFull     a channel has all the messages it may have
 │   ├── MessageTooBig   a body above the topic's limit
@@ -186,6 +187,10 @@ class OutOfMemory(BrokerError):
 
 class NoSuchHolder(BrokerError):
     """No consumer of that name."""
+
+
+class NotReplicated(BrokerError):
+    """The remote log does not take anything now; what was published before may arrive there or not."""
 
 
 class Draining(BrokerError):

@@ -27,7 +27,7 @@ from lapwing.broker.topic.cold import ColdTopic
 from lapwing.broker.topic.receipt import Receipt
 from lapwing.broker.topic.topic import Topic
 from lapwing.broker.turn_work import TurnWork
-from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, OutOfMemory
+from lapwing.errors import Exiting, LimitReached, LogError, NoSuchChannel, NoSuchTopic, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:
     from lapwing.broker.client_stats import Client
@@ -61,6 +61,7 @@ class Broker:
         self.growth = Growth()
         self.round: Round | None = None  # what intakes take, where there are some
         self.memory_problem: str | None = None  # why no messages are taken for want of memory
+        self.remote_problem: str | None = None  # why no messages are taken, as the remote log takes nothing
         self.exiting = False
         self.now = 0  # ns; as of the last turn or checkpoint
         self.mover = DeadLetterMover(self)
@@ -95,6 +96,8 @@ class Broker:
                 raise LimitReached("topics", self.options.max_topics, where="this node", flag="--max-topics")
             if self.memory_problem is not None:
                 raise OutOfMemory(self.memory_problem)
+            if self.remote_problem is not None:
+                raise NotReplicated(self.remote_problem)
             topic = Topic(name, self, self.storage.open(name))
             self.settings.apply_topic(topic, now=self.now)  # a policy may hold for it
             self.topics[name] = topic
@@ -252,8 +255,9 @@ class Broker:
 
     @property
     def health(self) -> str | None:
-        """The reasons why the broker is unhealthy, or None: memory, a failed write or read, unopened topics."""
-        reasons = [reason for reason in (self.memory_problem, self.keeper.problem) if reason is not None]
+        """The reasons why the broker is unhealthy, or None: memory, the remote log, a failed write or read, topics."""
+        problems = (self.memory_problem, self.remote_problem, self.keeper.problem)
+        reasons = [reason for reason in problems if reason is not None]
         reasons += self.read_stalls.reasons()
         reasons += self.mover.problems()
         reasons += [topic.reason for topic in self.unopened.values()]
@@ -271,6 +275,13 @@ class Broker:
             self.memory_problem = problem
             for topic in self.topics_in_use() if changed else ():
                 topic.set_admission()
+
+    def set_remote_problem(self, problem: str | None) -> None:
+        """Refuse publishes and new topics for this reason; with None, take them again."""
+        changed = (problem is None) != (self.remote_problem is None)
+        self.remote_problem = problem
+        for topic in self.topics_in_use() if changed else ():
+            topic.set_admission()
 
     def scan(self, now: int) -> bool:
         """Look at channels with a deadline that has come, a selection at a time; return whether more are due."""

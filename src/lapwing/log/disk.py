@@ -123,6 +123,19 @@ class Disk:
         if sync and sync_name:
             self.sync_directory(os.path.dirname(path))
 
+    def append(self, path: str, data: bytes) -> None:
+        """Write `data` at the end of a file that is there: wholly, or (when this raises) not at all."""
+        fd = self.open(path, os.O_RDWR)
+        try:
+            before = os.fstat(fd).st_size
+            try:
+                self.write(fd, data, before)
+            except OSError:
+                self.truncate(fd, before)  # half of it would spoil what comes next
+                raise
+        finally:
+            self.close(fd)
+
     def prepare(self, path: str, parts: Iterable[bytes], *, sync: bool) -> str:
         """Write `parts` to a new file beside `path`; return its path, which ends in `.tmp`. Raises `OSError`."""
         temporary = f"{path}.{os.urandom(4).hex()}.tmp"

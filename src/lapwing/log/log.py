@@ -4,7 +4,7 @@ import errno
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 
 from lapwing import kernel
 from lapwing.errors import CorruptChunk, OutOfRange, ReadFailed, WriteFailed
@@ -24,6 +24,9 @@ from lapwing.log.segments.retention import RetentionLimits
 from lapwing.log.segments.segment import Batch, Segment, joined, last_time, time_of
 from lapwing.log.segments.sync import Sync
 from lapwing.log.segments.window import Window
+
+if TYPE_CHECKING:
+    from lapwing.log.replicated import ReplicatedLog
 
 __all__ = ["DiskLog", "Extra", "LogOptions", "OnCorrupt", "Reader", "RetentionLimits", "TopicLog"]
 
@@ -674,4 +677,4 @@ class DiskLog(Appending):
         self.first = self.end
 
 
-TopicLog = DiskLog | MemoryLog  # as its topic sees it
+TopicLog: TypeAlias = "DiskLog | MemoryLog | ReplicatedLog"  # as its topic sees it

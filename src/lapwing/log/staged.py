@@ -149,16 +149,7 @@ class StagedFiles:
             self._write(path, disk.read(path), line)
             self._doubtful.discard(path)
             return None
-        fd = disk.open(path, os.O_RDWR)
-        try:
-            before = os.fstat(fd).st_size
-            try:
-                disk.write(fd, line, before)
-            except OSError:
-                disk.truncate(fd, before)  # half a line would spoil the next one
-                raise
-        finally:
-            disk.close(fd)
+        disk.append(path, line)
         if not self._sync:
             return None
 

@@ -18,7 +18,7 @@ from lapwing import kernel
 from lapwing.broker.broker import Broker
 from lapwing.broker.keeper.storage import DiskStorage
 from lapwing.broker.settings.options import Options
-from lapwing.errors import ConfigError, LogError
+from lapwing.errors import ConfigError, LogError, RemoteError
 from lapwing.log.clock_file import SavedClock
 from lapwing.log.offline.nsq_queues import undrained
 from lapwing.names import NSQ_VERSION
@@ -43,16 +43,21 @@ from lapwing.sessions.nsq import limits_of
 from lapwing.wire.nsq.identify import Terms
 
 if TYPE_CHECKING:
+    from lapwing.errors import Fenced
     from lapwing.nsqd.doors.auth import Authenticator
     from lapwing.nsqd.doors.intakes import Intakes
+    from lapwing.nsqd.remote_start import RemoteStart
+    from lapwing.nsqd.replicator import Replicator
 
 _TRIM: Final = 2.0  # seconds between two looks at which segments may go
 _TRIM_ALL: Final = 60.0  # the same for topics in which nothing moves
 _SLICE: Final = 25  # topics that are saved before others have their turn
+_LAST_WORDS: Final = 0.2  # seconds between the last answers and the end of a node that was replaced
 _GRACE: Final = 2.0  # seconds for HTTP answers under way at a stop
 _CLOCK_MOVED: Final = 1_000_000  # ns that the broker's time has moved by when it is saved again
 _NAMED: Final = 5  # disk queues of NSQ that the warning names
 _MOST_FILES: Final = 131_072  # that logs and clients keep open
+_LEAST: Final = {"remote_batch_bytes": 65_536, "remote_checkpoint": 1_048_576}
 _ABOVE_ZERO: Final = (  # else nsqd would do nothing but this one thing, or never
     "checkpoint_interval", "http_client_connect_timeout", "http_client_request_timeout", "msg_timeout",
     "queue_scan_selection_count", "statsd_interval", "sync_timeout",
@@ -80,6 +85,9 @@ class Daemon:
         self._redis_connections: set[Connection] = set()
         self._polled: polled.PolledConnections | None = None
         self._intakes: Intakes | None = None
+        self._remote: RemoteStart | None = None
+        self.replicator: Replicator | None = None
+        self.fenced = asyncio.Event()  # another process has the remote log
 
     # --- starting ----------------------------------------------------------------------------------------------
 
@@ -88,15 +96,19 @@ class Daemon:
         options = self.options
         _check(options)
         descriptors = _raise_file_limit()
-        self.storage = DiskStorage(
-            options.data_path,
-            options.node_id,
-            options.log_options,
-            now=self.clock.now,
-            report=self.log.warn,
-            boot_id=boot_id(),
-            open_files=descriptors // 2,  # the others are for clients
-        )
+        if options.durability == "replicated":
+            await self._own_remote_log(descriptors // 2)
+            options = self.options
+        else:
+            self.storage = DiskStorage(
+                options.data_path,
+                options.node_id,
+                options.log_options,
+                now=self.clock.now,
+                report=self.log.warn,
+                boot_id=boot_id(),
+                open_files=descriptors // 2,  # the others are for clients
+            )
         self._resume_clock()
         try:
             tls = self._tls()
@@ -112,6 +124,8 @@ class Daemon:
         except BaseException:
             self.close_listeners()
             self.storage.close()
+            if self._remote is not None:
+                await self._remote.give_back(self.log)
             raise
         self.broker.keeper.save_catalog()
         loop = asyncio.get_running_loop()
@@ -121,6 +135,14 @@ class Daemon:
         self._log_nsq_queues()
         _settle_garbage()
         self.turn.schedule_flush()
+
+    async def _own_remote_log(self, open_files: int) -> None:
+        """Own the remote log, and have the data path hold the same. Raises as `start`, or `RemoteError`."""
+        from lapwing.nsqd.remote_start import RemoteStart
+
+        self._remote = await RemoteStart.own(self.options, now=self.clock.now, log=self.log)
+        self.options = replace(self.options, node_id=self._remote.node)
+        self.storage = self._remote.storage(self.options, now=self.clock.now, log=self.log, open_files=open_files)
 
     def _resume_clock(self) -> None:
         """Continue the time of the last process, by which it has saved its deadlines."""
@@ -162,7 +184,13 @@ class Daemon:
         from lapwing.nsqd.stats.metrics import FsyncTimes
 
         times = FsyncTimes()
-        self.syncer = Syncer(broker, turn.schedule_flush, times.observe)
+        self.syncer: Syncer | Replicator
+        if self._remote is not None:
+            self.syncer = self.replicator = self._remote.replicator(
+                broker, turn.schedule_flush, times.observe, self.clock.now, self.log, self._end_fenced
+            )
+        else:
+            self.syncer = Syncer(broker, turn.schedule_flush, times.observe)
         turn.on_unsynced = self.syncer.kick
         self._stopping.append(self.syncer.stop)
         catalog = CatalogWriter(broker, self.storage.catalog)
@@ -179,14 +207,14 @@ class Daemon:
         if self._uses_epoll and kernel.COMPILED:
             from lapwing.nsqd.doors.intakes import Intakes
 
-            self._intakes = Intakes(turn, limits_of(options), waits=options.durability == "fsync")
+            self._intakes = Intakes(turn, limits_of(options), waits=options.answers_wait)
         door = ListenerContext(
             broker, turn, options, limits_of(options), _terms(options, tls=tls is not None), self.log, tls, auth,
             self._connections, self.peers, self._intakes,
         )  # fmt: skip
         http = Http(self, times)
         self.log_api = log_api = LogApi(broker, self.clock.now, turn.schedule_flush, self._about)
-        staged = Staged(broker, turn, self.syncer, self.log)
+        staged = Staged(broker, turn, self.syncer, self.log, self.storage.disk)
         staged.recover()
         staged.start()
         self._stopping.append(staged.stop)
@@ -343,8 +371,22 @@ class Daemon:
 
         self._tasks.append(asyncio.get_running_loop().create_task(repeat()))
 
+    def _end_fenced(self, error: Fenced) -> None:
+        """Deliver nothing any more, and end: another process has the remote log."""
+        now = self.clock.now()
+        self.broker.begin_drain(now=now, deadline=now)
+        assert self.broker.drain is not None
+        self.broker.drain.look(now)
+        self.close_listeners()
+        for connection in [*self._connections, *self._redis_connections]:
+            connection.flush()
+        self.log.fatal(f"this node was replaced: {error}")
+        self.fenced.set()
+
     async def _checkpoint(self) -> None:
         await self._align()
+        if self.replicator is not None:
+            self.replicator.note_changes()
         await _share_time(self._save_changes())
         self._redrives.resume()  # of a topic that could be opened now
         if self.broker.has_work or self.broker.changes:
@@ -388,6 +430,9 @@ class Daemon:
             await stop()
         await asyncio.sleep(0)  # connections close, and requeue what they held
         self.broker.close(now=self.clock.now())
+        if self.replicator is not None and self._remote is not None:
+            await self.replicator.release()
+            self._remote.close()
 
     def close_listeners(self) -> None:
         """Stop listening everywhere."""
@@ -417,6 +462,19 @@ def _check(options: Options) -> None:
         raise ConfigError("--redis-tls-address needs a certificate: give --tls-cert and --tls-key")
     if options.redis_address and options.tls_required:
         raise ConfigError("Redis clients cannot begin TLS later: with --tls-required use --redis-tls-address instead")
+    if options.durability == "replicated":
+        if not options.remote:
+            raise ConfigError("--durability=replicated needs a place for the remote log: give --remote=URL")
+        if options.remote_interval < 0:
+            raise ConfigError("--remote-interval must not be negative")
+        for name, least in _LEAST.items():
+            if getattr(options, name) < least:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}")
+        if options.remote_lag < 1_000_000_000:
+            raise ConfigError("--remote-lag must be at least 1s")
+    elif options.remote or options.take_over:
+        flag = "--remote" if options.remote else "--take-over"
+        raise ConfigError(f"{flag} has no effect with --durability={options.durability}: give --durability=replicated")
     for name in _ABOVE_ZERO:
         if getattr(options, name) <= 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be above 0")
@@ -497,16 +555,31 @@ async def run(options: Options, log: Log) -> int:
     loop.add_signal_handler(signal.SIGHUP, lambda: log.info(ignored))
     try:
         await daemon.start()
-    except (ConfigError, LogError, OSError) as error:
+    except (ConfigError, LogError, RemoteError, OSError) as error:
         log.fatal(f"failed to instantiate nsqd - {error.strerror if isinstance(error, CannotListen) else error}")
         return 1
-    await stop.wait()
+    if daemon.replicator is None:
+        await stop.wait()
+    elif await _first_of(stop, daemon.fenced) is daemon.fenced:
+        await asyncio.sleep(_LAST_WORDS)  # the errors reach those who wait for an answer
+        log.drain()
+        sys.stderr.flush()
+        os._exit(3)  # nothing more is written or sent
     log.info("stopping")
     await daemon.stop()
     log.info("bye")
     log.drain()
     sys.stderr.flush()
     return 0
+
+
+async def _first_of(*events: asyncio.Event) -> asyncio.Event:
+    """Return the event that is set first; the first of them, if several are."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    return next(event for event in events if event.is_set())
 
 
 def _polled_connections(turn: Turn, intakes: Intakes | None) -> polled.PolledConnections:

@@ -266,7 +266,7 @@ class Session:
         except LapwingError as error:
             raise ProtocolError("E_SUB_FAILED", f"SUB failed {error}") from error
         self.channel, self.subscription, self.state = channel, subscription, SUBSCRIBED
-        if known or channel.ephemeral or self.broker.options.durability != "fsync":
+        if known or channel.ephemeral or not self.broker.options.answers_wait:
             self._subscribed = self.replies.add(frames.OK)
         else:
             self._subscribed = slot = SubscribeSlot(self)

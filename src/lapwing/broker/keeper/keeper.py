@@ -134,13 +134,15 @@ class Keeper:
         return None
 
     def save_topic(self, topic: Topic, receipt: Receipt) -> None:
-        """Save the state of a topic now; settle `receipt` when it survives a crash, with `fsync` a power loss too."""
+        """Save the state of a topic now; settle `receipt` when it survives what an acknowledged publish survives."""
         error = self.checkpoint_topic(topic)
         journal = topic.store.journal
-        if error is not None or journal is None or self._broker.options.durability != "fsync":
+        options = self._broker.options
+        if error is not None or journal is None or not options.answers_wait:
             receipt.settle(0, error)
         else:
-            journal.want_sync()
+            if options.durability == "fsync":
+                journal.want_sync()
             self._broker.work.sync(topic, [(receipt, 0)])
 
     def begin_checkpoint(self, now: int) -> Checkpoint:

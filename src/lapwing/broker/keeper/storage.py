@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lapwing import names
 from lapwing.errors import ReadFailed
@@ -16,7 +16,7 @@ from lapwing.log.catalog import Catalog, TopicEntry
 from lapwing.log.clock_file import ClockFile
 from lapwing.log.cold import ColdLog
 from lapwing.log.datapath import DataPath
-from lapwing.log.disk import OpenFiles, exists
+from lapwing.log.disk import DISK, Disk, OpenFiles, exists
 from lapwing.log.journal.journal import Journal, PackedJournal
 from lapwing.log.log import DiskLog, LogOptions, TopicLog
 from lapwing.log.memory import MemoryLog
@@ -24,6 +24,9 @@ from lapwing.log.options import boot_number
 from lapwing.log.resting_file import RestingFile, RestingTopic
 from lapwing.log.schedule_files import ScheduleFiles
 from lapwing.log.side.sidelog import MessageStore, SideLog, side_path
+
+if TYPE_CHECKING:
+    from lapwing.log.replicated import ReplicatedLog
 
 _MANY: Final = 1000
 
@@ -48,6 +51,11 @@ class Store:
     def journal(self) -> Journal | None:
         """The journal of the topic; None where nothing is kept."""
         return None
+
+    @property
+    def whole_log(self) -> TopicLog:
+        """The log with everything that was published, also what nobody may see yet."""
+        return self.log
 
     def pack(self) -> ColdStore | None:
         """Return its state, of which `Storage.unpack` makes it again; None where it is in use, or is memory."""
@@ -130,18 +138,24 @@ class DiskStore(Store):
 
     __slots__ = ("_sync", "journal")
 
-    log: DiskLog
+    log: DiskLog | ReplicatedLog
     journal: Journal
 
-    def __init__(self, log: DiskLog, *, sync: bool, journal: PackedJournal = ()) -> None:
+    def __init__(self, log: DiskLog | ReplicatedLog, *, sync: bool, journal: PackedJournal = ()) -> None:
         super().__init__(log)
         self.journal = Journal(log.directory, files=log.files, sync=sync, packed=journal)
         self._sync = sync
 
+    @property
+    def disk_log(self) -> DiskLog:
+        """The log on the disk."""
+        assert isinstance(self.log, DiskLog)
+        return self.log
+
     def pack(self) -> ColdStore | None:
         """Return its state, of which `Storage.unpack` makes it again; None where something has to be written first."""
         journal = None if self._sides else self.journal.pack()
-        log = None if journal is None else self.log.pack()
+        log = None if journal is None else self.disk_log.pack()
         return None if journal is None or log is None else ColdStore(log, journal)
 
     def side_log(self, channel: str) -> SideLog:
@@ -171,7 +185,7 @@ class DiskStore(Store):
     def news(self) -> list[str]:
         """Return the notes of its files on damage and repairs since the last call."""
         found: list[str] = []
-        for notes in (self.log.notes, self.journal.notes, *(side.notes for side in self._sides.values())):
+        for notes in (self.disk_log.notes, self.journal.notes, *(side.notes for side in self._sides.values())):
             found += notes
             notes.clear()
         return found
@@ -215,7 +229,7 @@ class DiskStorage(Storage):
 
     def __init__(
         self,
-        path: str,
+        path: str | DataPath,
         node: int,
         options: LogOptions,
         *,
@@ -223,21 +237,23 @@ class DiskStorage(Storage):
         report: Callable[[str], None],
         boot_id: str = "",
         open_files: int = 512,
+        disk: Disk = DISK,
     ) -> None:
         """`boot_id` names this run of the machine; without it logs write every index record before its frames.
 
-        All logs together keep at most `open_files` files open.
+        All logs together keep at most `open_files` files open. `disk` is for the small files.
         """
         super().__init__(node)
-        self._place = DataPath(path)
+        self._place = path if isinstance(path, DataPath) else DataPath(path)
+        self.disk = disk
         self._options = replace(options, boot=boot_number(boot_id))
         self._now = now
         self._report = report
         self._files = OpenFiles(limit=open_files)
         self._on_corrupt = self._corrupt  # one object for all logs
-        self.catalog = Catalog(self._place.path)
-        self.clock_file = ClockFile(self._place.path)
-        self.schedule_files = ScheduleFiles(self._place.path, sync=options.durability == "fsync")
+        self.catalog = Catalog(self._place.path, disk=disk)
+        self.clock_file = ClockFile(self._place.path, disk=disk)
+        self.schedule_files = ScheduleFiles(self._place.path, sync=options.durability == "fsync", disk=disk)
         self.many = _MANY  # idle topics for which a faster start is prepared
         self._resting = RestingFile(self._place.path)
 
@@ -248,7 +264,7 @@ class DiskStorage(Storage):
         directory = self._place.topic_dir(name)
         now, damaged = self._now(), self._on_corrupt
         log = DiskLog(directory, self._node, now=now, options=self._options, files=self._files, on_corrupt=damaged)
-        store = DiskStore(log, sync=self._options.durability == "fsync")
+        store = self._store(name, log)
         for note in store.news():
             self._report(note)
         return store
@@ -256,7 +272,10 @@ class DiskStorage(Storage):
     def unpack(self, name: str, cold: ColdStore) -> Store:
         """Return the storage of a topic that was packed, without a look at its files."""
         log = DiskLog.unpack(cold.log, self._place.topic_dir(name), self._options, self._files, self._on_corrupt)
-        return DiskStore(log, sync=self._options.durability == "fsync", journal=cold.journal)
+        return self._store(name, log, cold.journal)
+
+    def _store(self, name: str, log: DiskLog, journal: PackedJournal = ()) -> DiskStore:
+        return DiskStore(log, sync=self._options.durability == "fsync", journal=journal)
 
     def load_cold(self) -> Iterator[tuple[str, ColdStore, int]]:
         """Yield topics that the last process saved and nobody has touched since: name, storage, `fanned_out`."""

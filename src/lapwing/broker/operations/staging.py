@@ -274,7 +274,7 @@ class Commit:
 
 def _missing(topic: Topic, part: Part, begun: dict[str, Any]) -> list[int]:
     """Return which messages of a part are not in the log, from `next` on, with the part's timestamp."""
-    log = topic.log
+    log = topic.store.whole_log  # a message that nobody sees yet is not missing
     extras = {index: (defer, headers) for index, defer, headers in part.extras}
     wanted: dict[bytes, list[int]] = {}  # by body and attributes, the last index first
     for index, body in reversed(list(enumerate(_bodies(part.batch)))):

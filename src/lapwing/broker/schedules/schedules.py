@@ -320,7 +320,7 @@ class Schedules:
             raise LogError(self._broker.unopened[name].reason)
         topic = self._broker.find(name)
         if topic is not None:
-            log = topic.log
+            log = topic.store.whole_log
             start = max(schedule.mark if schedule.log == log.identity else 0, log.first)
             found = 0
             for extra in log.extras(start, log.end):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, Literal
 
 from lapwing import ids
 from lapwing.log.log import LogOptions
-from lapwing.log.options import Durability
 from lapwing.net.options import (
     ADDRESSES,
     BOOLEAN,
@@ -21,6 +20,8 @@ from lapwing.net.options import (
     TLS_VERSION,
     Kind,
     option,
+    without_secrets,
+    words,
 )
 from lapwing.records import dataclass
 
@@ -41,7 +42,9 @@ def _one_of(*words: str) -> Kind:
 
 
 TRANSPORT: Final = _one_of("auto", "epoll", "asyncio")
-DURABILITY: Final = _one_of("memory", "os", "fsync")
+DURABILITY: Final = _one_of("memory", "os", "fsync", "replicated")
+REMOTE: Final = Kind("string", str, STRING.from_file, without_secrets, without_secrets)
+TAKE_OVER: Final = words("value", {"false": 0, "true": 1, "always": 2}, boolean=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +121,32 @@ class Options:
     )
 
     data_path: str = option("", "store logs and metadata in this directory", shown="the current directory")
-    durability: Durability = option(
+    durability: Literal["memory", "os", "fsync", "replicated"] = option(
         "os",
-        "acknowledge a publish when it is in memory (like NSQ), written to its log (os), or synced to disk (fsync)",
+        "acknowledge a publish when it is in memory (like NSQ), written to its log (os), synced to disk (fsync), or in "
+        "a remote log (replicated)",
         kind=DURABILITY,
+    )
+    remote: str = option(
+        "",
+        "keep the remote log of --durability=replicated here: s3://BUCKET/PREFIX, gs://, az://, file:///FOLDER or "
+        "postgresql://HOST/DATABASE",
+        kind=REMOTE,
+    )
+    remote_interval: int = option(
+        "10ms", "write what no publisher waits for to the remote log at most this often", kind=DURATION
+    )
+    remote_batch_bytes: int = option(8388608, "write messages beyond this many bytes beside the record that has them")
+    remote_checkpoint: int = option(
+        67108864, "write a checkpoint of the remote log after this many bytes of records, or 10 minutes"
+    )
+    remote_lag: int = option(
+        "30s", "answer a publish with an error when it is not in the remote log after this long", kind=DURATION
+    )
+    take_over: int = option(
+        "false",
+        "take the remote log over although its last owner did not release it; always: the same, for unit files",
+        kind=TAKE_OVER,
     )
     mem_queue_size: int = option(
         10000, "keep at most this many messages in memory per ephemeral topic or channel, and with --durability=memory"
@@ -233,10 +258,15 @@ class Options:
         return (self.max_body_size - 4) // 5
 
     @property
+    def answers_wait(self) -> bool:
+        """Whether an answer waits until its message survives more than the process: a power loss, or the machine."""
+        return self.durability in ("fsync", "replicated")
+
+    @property
     def log_options(self) -> LogOptions:
         """The settings of logs."""
         return LogOptions(
-            durability=self.durability,
+            durability="os" if self.durability == "replicated" else self.durability,
             segment_bytes=self.max_bytes_per_file,
             mem_queue_size=self.mem_queue_size,
             min_free_bytes=self.min_free_bytes // 2,

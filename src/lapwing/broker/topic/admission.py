@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from lapwing.errors import ChannelFull, Draining, MessageTooBig, OutOfMemory
+from lapwing.errors import ChannelFull, Draining, MessageTooBig, NotReplicated, OutOfMemory
 
 if TYPE_CHECKING:
     from lapwing.broker.channel.channel import Channel
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Admission:
     """The limits on publishes to one topic; a topic without limits has no such object."""
 
-    __slots__ = ("_bounded", "_draining", "_memory_problem", "_topic", "max_msg_size")
+    __slots__ = ("_bounded", "_draining", "_memory_problem", "_remote_problem", "_topic", "max_msg_size")
 
     def __init__(
         self,
@@ -24,6 +24,7 @@ class Admission:
         *,
         draining: bool,
         memory_problem: str | None,
+        remote_problem: str | None,
         max_msg_size: int,
         bounded: Sequence[Channel],
     ) -> None:
@@ -31,6 +32,7 @@ class Admission:
         self._topic = topic
         self._draining = draining
         self._memory_problem = memory_problem
+        self._remote_problem = remote_problem
         self._bounded = bounded  # channels that refuse what would be too much for them
 
     def largest(self) -> int:
@@ -56,6 +58,8 @@ class Admission:
             raise Draining
         if self._memory_problem is not None:
             raise OutOfMemory(self._memory_problem)
+        if self._remote_problem is not None:
+            raise NotReplicated(self._remote_problem)
         topic = self._topic
         if largest > self.max_msg_size:
             raise MessageTooBig(f"message of {largest} bytes: topic {topic.name} takes at most {self.max_msg_size}")

@@ -290,7 +290,7 @@ class Topic:
         if self.dedup is not None:
             self.dedup.written()
         self._broker.growth.note(self.name)
-        if self.options.durability == "fsync" and not self.ephemeral:
+        if self.options.answers_wait and not self.ephemeral:
             self._broker.work.sync(self, waiting)
         else:
             for receipt, sequence in waiting:
@@ -327,6 +327,12 @@ class Topic:
         self._broker.keeper.note_written(self)
         self._broker.growth.note(self.name)
         self.fan_out(now)
+
+    def show(self, now: int) -> None:
+        """Hand messages to the channels that nobody could see before, as no record had them."""
+        if not self.exiting:
+            self._broker.growth.note(self.name)
+            self.fan_out(now)
 
     # --- handing over --------------------------------------------------------------------------------------------
 
@@ -471,16 +477,18 @@ class Topic:
     def set_admission(self) -> None:
         """Put the limits on publishes in force, if there are any."""
         draining, problem, most = self._broker.draining, self._broker.memory_problem, self.options.max_msg_size
+        remote = self._broker.remote_problem
         bounded = [
             channel
             for channel in self.channels.values()
             if channel.effective.overflow == "reject" and (channel.effective.max_depth or channel.effective.max_bytes)
         ]
         own = self.effective.max_msg_size
-        if draining or problem is not None or bounded or own < most:
+        if draining or problem is not None or remote is not None or bounded or own < most:
             self.admission = Admission(
-                self, draining=draining, memory_problem=problem, max_msg_size=min(own, most), bounded=bounded
-            )
+                self, draining=draining, memory_problem=problem, remote_problem=remote, max_msg_size=min(own, most),
+                bounded=bounded,
+            )  # fmt: skip
             self.shut_inlet()
         else:
             self.admission = None
@@ -497,7 +505,7 @@ class Topic:
             except WriteFailed as error:
                 self._broker.fail(error)  # nothing of this turn is in the log, and its publishers have the error
             try:
-                window.read_back(self.log, now=now, skew=self.skew)
+                window.read_back(self.store.whole_log, now=now, skew=self.skew)
             except ReadFailed as error:
                 self.report(f"topic {self.name}: ids of earlier messages are not known, repeats may be stored: {error}")
             if before is not None:

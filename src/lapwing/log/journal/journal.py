@@ -47,7 +47,7 @@ class Journal:
 
     __slots__ = (
         "_entries", "_file", "_latest", "_live", "_read", "_sync", "_syncing", "_version", "damaged", "notes",
-        "path", "sync_wanted",
+        "on_flush", "path", "sync_wanted",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,7 @@ class Journal:
         self._version = 1  # that of the file
         self.damaged = False  # whether more than a torn write at its end was found in it
         self._entries: list[bytes] = []  # in order
+        self.on_flush: Callable[[bytes], object] | None = None  # called with the entries of each record that is written
         self._latest: dict[object, bytes] = {}  # entries that a later one of the same key replaces, before the flush
         self._live: dict[object, int] = {}  # bytes that a rewrite would need, by what they are about
         if packed:
@@ -195,7 +196,10 @@ class Journal:
         if self._file.doubtful:
             self._write_again()
         begin = [entries.version()] if self._version < entries.VERSION or not self._file.size else []
-        self._file.append(records.encode(b"".join([*begin, *self._entries, *self._latest.values()])), sync=sync)
+        payload = b"".join([*begin, *self._entries, *self._latest.values()])
+        self._file.append(records.encode(payload), sync=sync)
+        if self.on_flush is not None:
+            self.on_flush(payload)
         self._version = entries.VERSION
         self._live.update((key, len(entry)) for key, entry in self._latest.items())
         self._latest.clear()
@@ -299,6 +303,15 @@ class Journal:
             return False
         self._version = entries.VERSION
         return True
+
+
+def folded(payloads: Iterable[bytes]) -> bytes:
+    """Return the entries that amount to those of several records, as one record has them. Raises `NotUnderstood`."""
+    whole = JournalFold()
+    for payload in payloads:
+        entries.apply(payload, whole)
+    whole.settle()
+    return b"".join(_encoded(whole))
 
 
 def _encoded(folded: JournalFold) -> Iterator[bytes]:

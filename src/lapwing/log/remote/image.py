@@ -7,13 +7,18 @@ from lapwing.errors import RemoteDamaged
 from lapwing.log.datapath import TOPICS
 from lapwing.log.remote.record import (
     CheckpointMade,
+    FileRemoved,
+    FileStored,
     FileWritten,
     JournalEntries,
     LogBegun,
+    LogRemoved,
+    LogTrimmed,
     Messages,
     Part,
     Record,
     SideRecords,
+    SideRemoved,
     Stored,
 )
 from lapwing.log.remote.remote_log import RemoteLog
@@ -75,18 +80,49 @@ class Image:
             case JournalEntries():
                 self._topic(part)
                 self._add_entries(part)
-            case SideRecords():
+            case SideRecords() | SideRemoved():
                 self._topic(part)
                 if not names.valid(part.channel):
                     raise RemoteDamaged(f"{part.channel!r} is no name of a channel")
-                self._add_side(part)
-            case FileWritten():
-                steps = part.path.split("/")
-                if not all(steps) or {".", "..", TOPICS} & set(steps) or "\0" in part.path:
-                    raise RemoteDamaged(f"{part.path!r} is no file of a data path")
-                self._write(part)
+                if isinstance(part, SideRecords):
+                    self._add_side(part)
+                else:
+                    self._remove_side(part)
+            case FileWritten() | FileStored() | FileRemoved():
+                self._apply_file(part, remote)
+            case LogTrimmed():
+                self._trimmed(part)
+            case LogRemoved():
+                self._topic(part)
+                self._remove_log(part)
+                del self.topics[part.topic], self.stored[part.topic]
             case CheckpointMade():
                 pass
+
+    def _apply_file(self, part: FileWritten | FileStored | FileRemoved, remote: RemoteLog) -> None:
+        steps = part.path.split("/")
+        if not all(steps) or {".", "..", TOPICS} & set(steps) or "\0" in part.path:
+            raise RemoteDamaged(f"{part.path!r} is no file of a data path")
+        match part:
+            case FileRemoved():
+                self._remove(part)
+            case FileWritten():
+                self._write(part)
+            case FileStored() if self._fetch:
+                match remote.slice(part.name):
+                    case (FileWritten() as inner,) if inner.path == part.path:
+                        self._write(inner)
+                    case _:
+                        raise RemoteDamaged(f"{part.path}: {part.name} does not hold it")
+            case FileStored():
+                self._store(part)
+
+    def _trimmed(self, part: LogTrimmed) -> None:
+        known = self._topic(part)
+        if part.first > known.end:
+            raise RemoteDamaged(f"{part.topic}: trimmed up to {part.first}, and it ends at {known.end}")
+        self.stored[part.topic] = [each for each in self.stored[part.topic] if each.end > part.first]
+        self._trim(part)
 
     def _add_stored(self, part: Stored, remote: RemoteLog) -> None:
         known = self._topic(part)
@@ -99,7 +135,9 @@ class Image:
             raise RemoteDamaged(f"{part.topic}: {part.name} does not hold [{part.first}, {part.end})")
         self.stored[part.topic].append(part)
 
-    def _topic(self, part: Stored | Messages | JournalEntries | SideRecords) -> RemoteTopic:
+    def _topic(
+        self, part: Stored | Messages | JournalEntries | SideRecords | SideRemoved | LogTrimmed | LogRemoved
+    ) -> RemoteTopic:
         known = self.topics.get(part.topic)
         if known is None or known.log_id != part.log_id:
             raise RemoteDamaged(f"{part.topic}: a part of the log {part.log_id}, which has not begun")
@@ -138,9 +176,26 @@ class Image:
     def _add_side(self, part: SideRecords) -> None:
         """Add records to a side log."""
 
+    def _remove_side(self, part: SideRemoved) -> None:
+        """Remove a side log."""
+
     def _write(self, part: FileWritten) -> None:
         """Write a file."""
         self.files.add(part.path)
+
+    def _store(self, part: FileStored) -> None:
+        """Note a file that is in a slice."""
+        self.files.add(part.path)
+
+    def _remove(self, part: FileRemoved) -> None:
+        """Remove a file."""
+        self.files.discard(part.path)
+
+    def _trim(self, part: LogTrimmed) -> None:
+        """Drop messages that nobody needs."""
+
+    def _remove_log(self, part: LogRemoved) -> None:
+        """Remove a log, with its journal and its side logs."""
 
 
 def loaded(remote: RemoteLog) -> Image:

@@ -87,13 +87,57 @@ class FileWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class FileStored:
+    """The same, where the content is long: it is in the slice `name`."""
+
+    path: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileRemoved:
+    """A small file of the data path is gone."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SideRemoved:
+    """A channel's side log is gone, or has nothing any more."""
+
+    topic: str
+    log_id: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogTrimmed:
+    """Nobody needs the messages of a log before `first` any more."""
+
+    topic: str
+    log_id: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogRemoved:
+    """A topic was deleted, with its log and all that lies beside it."""
+
+    topic: str
+    log_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointMade:
     """A checkpoint was made; what it replaces may be deleted from now on."""
 
     name: str
 
 
-Part = LogBegun | Messages | Stored | JournalEntries | SideRecords | FileWritten | CheckpointMade
+Part = (
+    LogBegun | Messages | Stored | JournalEntries | SideRecords | FileWritten | CheckpointMade
+    | FileStored | FileRemoved | SideRemoved | LogTrimmed | LogRemoved
+)  # fmt: skip
 
 _KINDS: Final = {
     "begun": LogBegun,
@@ -103,6 +147,11 @@ _KINDS: Final = {
     "side": SideRecords,
     "file": FileWritten,
     "checkpoint": CheckpointMade,
+    "file stored": FileStored,
+    "file removed": FileRemoved,
+    "side removed": SideRemoved,
+    "trimmed": LogTrimmed,
+    "removed": LogRemoved,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _FIELDS: Final = {kind: [(field.name, field.type) for field in dataclasses.fields(kind)] for kind in _NAMES}

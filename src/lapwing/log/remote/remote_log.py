@@ -21,7 +21,18 @@ from typing import Final
 
 from lapwing.errors import Fenced, NotReleased, RemoteDamaged, RemoteFailed
 from lapwing.log.remote.engines import Engine
-from lapwing.log.remote.record import CheckpointMade, Kind, Messages, Part, Record, Stored, decode, encode
+from lapwing.log.remote.record import (
+    CheckpointMade,
+    FileStored,
+    FileWritten,
+    Kind,
+    Messages,
+    Part,
+    Record,
+    Stored,
+    decode,
+    encode,
+)
 from lapwing.records import dataclass
 
 RECORDS: Final = "records"
@@ -59,6 +70,11 @@ class RemoteLog:
         self._nonce = ""  # of the last record
         self._checkpoints = 0  # that were begun
         self._claims: set[str] = set()  # nonces of claims that this process has sent
+
+    @property
+    def nonce(self) -> str:
+        """The name of the last record."""
+        return self._nonce
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -198,15 +214,42 @@ class RemoteLog:
     def _made(self, kind: Kind, index: int, previous: str, parts: Sequence[Part], now: int) -> Record:
         return Record(kind, self.node, self.epoch, index, _new_nonce(), previous, now, self.owner, tuple(parts))
 
+    def probe(self) -> None:
+        """Look whether another process has claimed the log since. Raises `Fenced`, or `RemoteFailed`: nothing is known.
+
+        Only appending shows who owns it; this is for a process that has nothing to append.
+        """
+        if not self.epoch or self.unsettled is not None:
+            return
+        name = record_name(self.index + 1)
+        found = self.engine.read(name)
+        if found is not None:
+            other = decode(found, name)
+            self.epoch = 0
+            raise Fenced(self.engine.place, other.owner, other.epoch)
+
     # --- checkpoints -------------------------------------------------------------------------------------------
 
     def store(self, messages: Sequence[Messages], *, now: int) -> Stored:
         """Write consecutive messages of one log as a slice. Raises `RemoteFailed`; a part of it may be there then."""
-        made = self._made("slice", 0, "", messages, now)
-        name, data = f"{SLICES}/{self.epoch:0{_DIGITS}d}.{made.nonce}", encode(made)
-        self._put(name, data)
-        first, last = messages[0], messages[-1]
-        return Stored(first.topic, first.log_id, first.first, last.first + last.count, name, len(data))
+        return self._writer().store(messages, now=now)
+
+    def store_file(self, part: FileWritten, *, now: int) -> FileStored:
+        """Write the content of a file as a slice. Raises `RemoteFailed`."""
+        return self._writer().store_file(part, now=now)
+
+    def checkpoint_writer(self, engine: Engine | None = None) -> "CheckpointWriter":
+        """Return the writer of a checkpoint that covers all records up to now; with `engine`, for another thread."""
+        if self.unsettled is not None:
+            raise ValueError(f"it is not known whether record {self.unsettled.index} was written")
+        self._checkpoints += 1  # one that failed may still arrive: it must not pass for the newest
+        return self._writer(engine)
+
+    def _writer(self, engine: Engine | None = None) -> "CheckpointWriter":
+        engine = self.engine if engine is None else engine
+        return CheckpointWriter(
+            engine, self.owner, self.node, self.epoch, self.index, self._nonce, self._checkpoints
+        )
 
     def make_checkpoint(self, parts: Sequence[Part], *, now: int) -> None:
         """Write the state that all records amount to, and delete what it replaces. Raises `Fenced` or `RemoteFailed`.
@@ -214,32 +257,78 @@ class RemoteLog:
         Nothing is deleted before a record behind the checkpoint shows that this process still owns the log. Its
         successor then begins with this checkpoint or a later one, however long this process stands still.
         """
-        if self.unsettled is not None:
-            raise ValueError(f"it is not known whether record {self.unsettled.index} was written")
-        made = self._made("checkpoint", self.index, self._nonce, parts, now)
-        self._checkpoints += 1  # one that failed may still arrive: it must not pass for the newest
-        name = f"{CHECKPOINTS}/{made.index:0{_DIGITS}d}.{self._checkpoints:0{_DIGITS}d}.{made.nonce}"
-        self._put(name, encode(made))
-        self.append(self.record([CheckpointMade(name)], now=now))
-        self._trim(made, name)
+        writer = self.checkpoint_writer()
+        made = writer.write(parts, now=now)
+        self.append(self.record([made], now=now))
+        writer.delete_replaced(older_by=0)
 
-    def _trim(self, checkpoint: Record, name: str) -> None:
-        """Delete what nobody needs who begins with a checkpoint: only what this process or one before it wrote."""
+
+class CheckpointWriter:
+    """Writes one checkpoint, beside the process's appends. The steps, in this order:
+
+    1. slices for what is to leave the records, then the checkpoint itself (`write`)
+    2. the owner appends the record `CheckpointMade` that `write` returns: only now is it known that no other process
+       had claimed the log when the checkpoint was there, so whoever claims it later begins with it
+    3. what it replaces is deleted (`delete_replaced`)
+    """
+
+    def __init__(
+        self, engine: Engine, owner: str, node: int, epoch: int, index: int, nonce: str, number: int
+    ) -> None:
+        self.engine = engine
+        self.index = index  # of the last record that it covers
+        self._owner, self._node, self._epoch, self._nonce, self._number = owner, node, epoch, nonce, number
+        self._name = ""
+        self._kept: set[str] = set()  # slices that it names
+
+    def store(self, messages: Sequence[Messages], *, now: int) -> Stored:
+        """Write consecutive messages of one log as a slice. Raises `RemoteFailed`; a part of it may be there then."""
+        name, size = self._store(messages, now)
+        first, last = messages[0], messages[-1]
+        return Stored(first.topic, first.log_id, first.first, last.first + last.count, name, size)
+
+    def store_file(self, part: FileWritten, *, now: int) -> FileStored:
+        """Write the content of a file as a slice. Raises `RemoteFailed`."""
+        name, _ = self._store([part], now)
+        return FileStored(part.path, name)
+
+    def _store(self, parts: Sequence[Part], now: int) -> tuple[str, int]:
+        made = self._made("slice", 0, "", parts, now)
+        name, data = f"{SLICES}/{self._epoch:0{_DIGITS}d}.{made.nonce}", encode(made)
+        self._put(name, data)
+        return name, len(data)
+
+    def write(self, parts: Sequence[Part], *, now: int) -> CheckpointMade:
+        """Write the checkpoint; return the part of the record that makes it count. Raises `RemoteFailed`."""
+        made = self._made("checkpoint", self.index, self._nonce, parts, now)
+        self._name = f"{CHECKPOINTS}/{made.index:0{_DIGITS}d}.{self._number:0{_DIGITS}d}.{made.nonce}"
+        self._put(self._name, encode(made))
+        self._kept = {part.name for part in parts if isinstance(part, Stored | FileStored)}
+        return CheckpointMade(self._name)
+
+    def delete_replaced(self, *, older_by: int | None, unused: Sequence[str] = ()) -> None:
+        """Delete what nobody needs who begins with this checkpoint: only what this process or one before it wrote.
+
+        Of slices these are `unused` ones, and, given `older_by`, all of so many epochs ago, or more, that it does not
+        name. With 0 the owner must have no slice that only a later record names. Raises `RemoteFailed`.
+        """
         claims = {claim.partition("/")[2] for claim, _ in self.engine.find(CLAIMS)}
-        kept = {part.name for part in checkpoint.parts if isinstance(part, Stored)}
         gone = [
             record
             for record, _ in self.engine.find(RECORDS)
-            if _index_of(record) < checkpoint.index and record.partition("/")[2] not in claims
+            if _index_of(record) < self.index and record.partition("/")[2] not in claims
         ]
-        gone += [older for older, _ in self.engine.find(CHECKPOINTS) if older < name]
-        gone += [
-            stored
-            for stored, _ in self.engine.find(SLICES)
-            if _index_of(stored) <= checkpoint.epoch and stored not in kept
-        ]
+        gone += [older for older, _ in self.engine.find(CHECKPOINTS) if older < self._name]
+        gone += [stored for stored in unused if stored not in self._kept]
+        if older_by is not None:
+            last = self._epoch - older_by
+            stored = (name for name, _ in self.engine.find(SLICES))
+            gone += [name for name in stored if _index_of(name) <= last and name not in self._kept]
         if gone:
-            self.engine.delete(gone)
+            self.engine.delete(list(dict.fromkeys(gone)))
+
+    def _made(self, kind: Kind, index: int, previous: str, parts: Sequence[Part], now: int) -> Record:
+        return Record(kind, self._node, self._epoch, index, _new_nonce(), previous, now, self._owner, tuple(parts))
 
     def _put(self, name: str, data: bytes) -> None:
         """Create an object whose name is new. Raises `RemoteFailed`."""

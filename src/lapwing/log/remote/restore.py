@@ -11,7 +11,16 @@ from lapwing.log.datapath import TOPICS, folder
 from lapwing.log.disk import DISK, MODE, OpenFiles
 from lapwing.log.log import DiskLog, LogOptions
 from lapwing.log.remote.image import Image, superseded
-from lapwing.log.remote.record import FileWritten, JournalEntries, LogBegun, Messages, SideRecords
+from lapwing.log.remote.record import (
+    FileRemoved,
+    FileWritten,
+    JournalEntries,
+    LogBegun,
+    LogRemoved,
+    Messages,
+    SideRecords,
+    SideRemoved,
+)
 from lapwing.log.remote.remote_log import RemoteLog
 from lapwing.log.segments import reservation
 from lapwing.log.segments.opening import write_identity
@@ -92,6 +101,20 @@ class _DataPathImage(Image):
         DISK.make_directory(os.path.dirname(path), sync=False)
         DISK.replace(path, [part.content], sync=False)
 
+    def _remove_side(self, part: SideRemoved) -> None:
+        path = side_path(self._directory(part.topic), part.channel)
+        if os.path.exists(path):
+            DISK.unlink(path)
+
+    def _remove(self, part: FileRemoved) -> None:
+        super()._remove(part)
+        path = os.path.join(self.path, *part.path.split("/"))
+        if os.path.exists(path):
+            DISK.unlink(path)
+
+    def _remove_log(self, part: LogRemoved) -> None:
+        self._logs.pop(part.topic).destroy()
+
     def _directory(self, topic: str) -> str:
         return os.path.join(self.path, TOPICS, folder(topic))
 
@@ -106,11 +129,24 @@ def restore(remote: RemoteLog, path: str, *, now: int, boot: int, report: Report
     if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
         raise ConfigError(f"{path} is there and not empty: restore to a new folder")
     unfinished = path + UNFINISHED
+    image = build(remote, unfinished, now=now, boot=boot, report=report)
+    if os.path.isdir(path):
+        os.rmdir(path)
+    os.rename(unfinished, path)
+    DISK.sync_directory(os.path.dirname(path))
+    return image
+
+
+def build(remote: RemoteLog, folder: str, *, now: int, boot: int, report: Report) -> Image:
+    """Write what the remote log holds to `folder`, whatever was there; it survives a power loss. Raises as `restore`.
+
+    It is tried again when the owner has made a checkpoint meanwhile.
+    """
     tries = 0
     while True:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        DISK.make_directory(os.path.join(unfinished, TOPICS), sync=False)
-        image = _DataPathImage(unfinished, now=now, boot=boot, report=report)
+        shutil.rmtree(folder, ignore_errors=True)
+        DISK.make_directory(os.path.join(folder, TOPICS), sync=False)
+        image = _DataPathImage(folder, now=now, boot=boot, report=report)
         try:
             try:
                 image.load(remote)
@@ -119,15 +155,11 @@ def restore(remote: RemoteLog, path: str, *, now: int, boot: int, report: Report
             break
         except RemoteDamaged:
             tries += 1
-            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             if tries == _TRIES or not superseded(image, remote):
                 raise
     if image.last is None and image.checkpoint is None:
-        shutil.rmtree(unfinished)
+        shutil.rmtree(folder)
         raise ConfigError(f"{remote.engine.place}: there is no remote log")
-    os.sync()  # what has its name is whole, also after a power loss
-    if os.path.isdir(path):
-        os.rmdir(path)
-    os.rename(unfinished, path)
-    DISK.sync_directory(os.path.dirname(path))
+    os.sync()  # what gets its name next is whole, also after a power loss
     return image

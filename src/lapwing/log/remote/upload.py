@@ -14,6 +14,8 @@ from lapwing.log.journal.journal import Journal
 from lapwing.log.log import DiskLog, LogOptions
 from lapwing.log.offline.offline import QUARANTINE, topics_of
 from lapwing.log.remote.image import Image, RemoteTopic
+from lapwing.log.remote.marker import FILE as MARKER
+from lapwing.log.remote.marker import Marker
 from lapwing.log.remote.record import FileWritten, JournalEntries, LogBegun, Messages, Part, SideRecords, Stored
 from lapwing.log.remote.remote_log import RemoteLog
 from lapwing.log.resting_file import FILE as RESTING
@@ -24,7 +26,7 @@ SLICE_BYTES: Final = 32 << 20  # of frames; a slice is one object of the engine
 _SMALL: Final = 4 << 20  # a last slice of fewer bytes is replaced by one that has more
 _BLOCK: Final = 1 << 20
 _MEND: Final = "start nsqd once, which mends it, then stop it and upload again"
-_LEFT_OUT: Final = frozenset({TOPICS, QUARANTINE, RESTING, PROBE, "nsq-imported"})
+_LEFT_OUT: Final = frozenset({TOPICS, QUARANTINE, RESTING, PROBE, MARKER, "nsq-imported", "lost+found"})
 
 Report = Callable[[str, int, int], None]  # topic, bytes done, bytes to do
 
@@ -50,26 +52,39 @@ def upload(
     path has messages. Raises `RemoteError` for a remote log that holds something else, or something newer; nothing of
     it is changed then.
     """
-    identities = {topic: _identity(place.topic_dir(topic)) for topic in topics_of(place)}
-    nodes = Counter(used for _, used in identities.values())
+    nodes = Counter(_identity(place.topic_dir(topic))[1] for topic in topics_of(place))
     remote.claim(nodes.most_common(1)[0][0] if nodes else node, now=now, take_over=take_over)
     image = Image(fetch=False)
     try:
         image.load(remote)
-        ids = {known.log_id for known in image.topics.values()}
-        if ids and not ids & {log_id for log_id, _ in identities.values()}:
-            raise RemoteError(f"{remote.engine.place} holds another data path, of the topics {', '.join(image.topics)}")
-        parts: list[Part] = []
-        results = []
-        for topic in identities:
-            with _Topic(place, topic, image, remote, now, boot) as one:
-                parts += one.parts(report)
-                results.append(one.result)
-        remote.make_checkpoint([*parts, *_files(place)], now=now)
-    finally:
+        parts, results = parts_of(place, remote, image, now=now, boot=boot, report=report)
+        remote.make_checkpoint(parts, now=now)
+    except BaseException:
         if remote.epoch and remote.unsettled is None:
             remote.release(now=now)
+        raise
+    epoch = remote.epoch
+    remote.release(now=now)
+    os.sync()  # the marker promises that nothing of the data path is missing
+    Marker(remote.engine.place, epoch, "", remote.nonce).save(place.path)
     return results
+
+
+def parts_of(
+    place: DataPath, remote: RemoteLog, image: Image, *, now: int, boot: int, report: Report
+) -> tuple[list[Part], list[Uploaded]]:
+    """Return the parts of a checkpoint of a data path, and what was written for it. Raises as `upload`."""
+    identities = {topic: _identity(place.topic_dir(topic)) for topic in topics_of(place)}
+    ids = {known.log_id for known in image.topics.values()}
+    if ids and not ids & {log_id for log_id, _ in identities.values()}:
+        raise RemoteError(f"{remote.engine.place} holds another data path, of the topics {', '.join(image.topics)}")
+    parts: list[Part] = []
+    results = []
+    for topic in identities:
+        with _Topic(place, topic, image, remote, now, boot) as one:
+            parts += one.parts(report)
+            results.append(one.result)
+    return [*parts, *_files(place)], results
 
 
 def _identity(directory: str) -> tuple[str, int]:
@@ -171,7 +186,7 @@ def _usable(stored: list[Stored], first: int) -> list[Stored]:
 def _files(place: DataPath) -> Iterator[FileWritten]:
     """Yield the small files of a data path: the catalog, the clock, staged batches, schedules."""
     for entry in sorted(os.listdir(place.path)):
-        if entry in _LEFT_OUT or entry.startswith((f"{FILE}.", ".")) or ".diskqueue." in entry:
+        if entry in _LEFT_OUT or entry.startswith((f"{FILE}.", ".", "fenced-")) or ".diskqueue." in entry:
             continue
         whole = os.path.join(place.path, entry)
         if os.path.isfile(whole):

@@ -6,7 +6,7 @@ Records (see `records`): kind u8 = 1 | sequence u64 | frame, or kind u8 = 2 | se
 import errno
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -28,6 +28,20 @@ _COMPACT_RATIO: Final = 4
 def side_path(directory: str | os.PathLike[str], channel: str) -> str:
     """Return the file of a channel's side log, in the directory of its topic."""
     return os.path.join(os.fspath(directory), "side", folder(channel, "c-"))
+
+
+def compacted(data: bytes) -> bytes:
+    """Return the records of a side log without what they drop again."""
+    kept: dict[int, bytes] = {}
+    for begin, payload, end in records.scan(data):
+        if payload is None:
+            continue
+        if payload[0] == PUT:
+            kept[_PUT.unpack_from(payload)[1]] = data[begin:end]
+        elif payload[0] == DROP:
+            for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
+                kept.pop(sequence, None)
+    return b"".join(kept.values())
 
 
 class MessageStore:
@@ -84,6 +98,7 @@ class SideLog(MessageStore):
         self.path = side_path(directory, channel)
         self._file = RecordFile(File(self.path, OpenFiles() if files is None else files))
         self._sync = sync  # whether what was flushed must survive a power loss: its segment may go next
+        self.on_flush: Callable[[bytes], object] | None = None  # called with the records written; none: it was emptied
         self._places = SequenceMap(1)  # sequence -> offset of its record
         self._dropped: list[int] = []
         self._puts = 0  # frames in the file, wanted or not
@@ -144,6 +159,8 @@ class SideLog(MessageStore):
             self._file.empty(sync=self._sync)
             self._puts = 0
             self._dropped.clear()
+            if self.on_flush is not None:
+                self.on_flush(b"")
             return
         if self._file.doubtful:
             self._write_again()
@@ -157,7 +174,10 @@ class SideLog(MessageStore):
             places[sequence] = at
             parts.append(records.encode(_PUT.pack(PUT, sequence) + frame))
             at += len(parts[-1])
-        self._file.append(b"".join(parts), sync=self._sync)
+        data = b"".join(parts)
+        self._file.append(data, sync=self._sync)
+        if self.on_flush is not None:
+            self.on_flush(data)
         for sequence, place in places.items():
             self._places.set(sequence, place)
         self._puts += len(places)

@@ -17,6 +17,7 @@ from lapwing.errors import (
     NoSuchChannel,
     NoSuchHolder,
     NoSuchTopic,
+    NotReplicated,
     NotSaved,
     OutOfMemory,
     ReadFailed,
@@ -55,6 +56,8 @@ def refusal(error: BaseException) -> Refused | None:
         return Refused(403, f"TOO_MANY_{error.noun.upper()}")
     if isinstance(error, OutOfMemory):
         return Refused(503, "OUT_OF_MEMORY", reason=str(error))
+    if isinstance(error, NotReplicated):
+        return Refused(503, "NOT_REPLICATED", reason=str(error))
     if isinstance(error, LogError | OSError):
         return Refused(503, _disk_code(error), reason=str(error))
     return Refused(503, "REFUSED", reason=str(error)) if isinstance(error, BrokerError) else None

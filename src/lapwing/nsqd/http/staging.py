@@ -8,7 +8,7 @@ import os
 import struct
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from lapwing import kernel, names
@@ -28,6 +28,10 @@ from lapwing.nsqd.http.publishing import named
 from lapwing.nsqd.sync import Syncer
 from lapwing.nsqd.turn import Turn
 
+if TYPE_CHECKING:
+    from lapwing.log.disk import Disk
+    from lapwing.nsqd.replicator import Replicator
+
 T = TypeVar("T")
 
 _LENGTH: Final = struct.Struct(">I")
@@ -40,7 +44,7 @@ _MAX_NUMBER: Final = 2**62
 class Staged:
     """The routes of staged batches, and their background work."""
 
-    def __init__(self, broker: Broker, turn: Turn, syncer: Syncer, log: Log) -> None:
+    def __init__(self, broker: Broker, turn: Turn, syncer: Syncer | Replicator, log: Log, disk: Disk) -> None:
         options = broker.options
         self._broker = broker
         self._options = options
@@ -48,7 +52,7 @@ class Staged:
         self._syncer = syncer
         self._log = log
         data_path = os.path.abspath(options.data_path or ".")
-        self._staging = Staging(broker, StagedFiles(data_path, sync=options.durability == "fsync"))
+        self._staging = Staging(broker, StagedFiles(data_path, sync=options.durability == "fsync", disk=disk))
         self._data_path = data_path
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="staging")
         # gone with the last who holds or awaits one: every batch write is a sink of its own
@@ -96,6 +100,9 @@ class Staged:
         part = self._part(topic, request.body)
         self._check_space(len(request.body))
         await self._in_thread(self._staging.files.put, sink, batch, key, number, part)
+        error = await self._syncer.settled()
+        if error is not None:
+            raise error
         return value({"staged": True, "count": part.count})
 
     async def commit(self, request: Request) -> Answer:
@@ -161,7 +168,7 @@ class Staged:
             commit.publish()
             self._turn.schedule_flush()
             await asyncio.sleep(0)  # others get their turn
-        if self._options.durability == "fsync":
+        if self._options.answers_wait:
             for topic in commit.topics.values():
                 error = await self._syncer.sync(topic)
                 if error is not None:

@@ -72,7 +72,7 @@ def create(session: ClientState, words: list[bytes], now: int) -> Reply:
     cursor = stream.behind_id(entry)
     channel = stream.topic.create_channel(name, now=now, cursor=cursor, sync=False)
     session.context.group(stream, channel).place_at(entry, options.entries_read)
-    if session.broker.options.durability != "fsync":
+    if not session.broker.options.answers_wait:
         return replies.OK
     slot = SavedSlot(session.sink)
     session.broker.save_topic(stream.topic, slot)

@@ -80,7 +80,7 @@ class IdempotenceWindow:
 
         Of a busy stream these are the last 100,000 entries. Raises `ReadFailed`.
         """
-        log, skew = stream.log, stream.topic.skew
+        log, skew = stream.topic.store.whole_log, stream.topic.skew
         stop = log.end
         start = max(log.at_time(now + skew - self.duration * _SECOND), log.first, since, stop - _MAX_READ)
         found: list[list[Extra]] = []

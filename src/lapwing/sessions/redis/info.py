@@ -122,7 +122,7 @@ def _persistence(context: RedisContext, now: int) -> _Pairs:
         ("rdb_changes_since_last_save", 0),
         ("rdb_bgsave_in_progress", 0),
         ("rdb_last_bgsave_status", "ok"),
-        ("aof_enabled", int(broker.options.durability == "fsync")),
+        ("aof_enabled", int(broker.options.answers_wait)),
         ("aof_rewrite_in_progress", 0),
         ("aof_last_bgrewrite_status", "ok"),
         ("aof_last_write_status", healthy),

@@ -281,7 +281,7 @@ def wait_aof(session: ClientState, words: list[bytes], now: int) -> Reply:
     patience = timeout(words[3])
     if local < 0 or local > 1 or wanted < 0:
         raise errors.not_an_integer()
-    kept = session.broker.options.durability == "fsync"
+    kept = session.broker.options.answers_wait
     if local and not kept:
         raise ErrorReply("ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.")
     reached = replies.array([replies.integer(int(kept)), replies.integer(0)])
@@ -317,8 +317,8 @@ def settings(session: ClientState) -> dict[str, str]:
     """Return what CONFIG GET shows: what clients ask for, in terms of this broker."""
     options = session.broker.options
     return {
-        "appendfsync": "always" if options.durability == "fsync" else "everysec",
-        "appendonly": "yes" if options.durability == "fsync" else "no",  # as WAITAOF has it
+        "appendfsync": "always" if options.answers_wait else "everysec",
+        "appendonly": "yes" if options.answers_wait else "no",  # as WAITAOF has it
         "databases": str(keys.DATABASES),
         "maxclients": str(options.max_connections or 10000),
         "maxmemory": "0",
