@@ -233,6 +233,19 @@ def test_settings_come_from_the_options_and_an_operators_stay(connect: Connect, 
     ]  # fmt: skip
 
 
+def test_settings_that_differ_from_those_there_are_reported(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    Consumer(connect(max_attempts=2, retry_first=2), kombu.Queue("twice"))
+    first = list(caplog.messages)
+    Consumer(connect(max_attempts=2, retry_first="2s"), kombu.Queue("twice"))
+    same = list(caplog.messages)
+    Consumer(connect(max_attempts=4), kombu.Queue("twice"))
+
+    assert first == same == []
+    assert any("max_attempts is 2" in text and "max_attempts=4` changes it" in text for text in caplog.messages)
+
+
 def test_what_is_rejected_or_fails_too_often_is_a_dead_letter(connect: Connect, daemon: Daemon) -> None:
     connection, queue = connect(max_attempts=2), kombu.Queue("deadly")
     publish(connection, queue, "rejected", "fails")

@@ -69,8 +69,8 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    with nsqd() as daemon:
+def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    with nsqd(*getattr(request, "param", ())) as daemon:
         found = Stage(daemon, tmp_path / "book", monkeypatch)
         yield found
         found.tasks.app.close()
@@ -118,6 +118,20 @@ def test_a_poison_task_is_a_dead_letter_that_can_be_sent_back(stage: Stage) -> N
         until(lambda: stage.lines("cured") != [], seconds=100, what="the task that was sent back")
 
     assert letter.headers["task"] == "celery_tasks.poison"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [("--msg-timeout=500ms", "--max-msg-timeout=1s")], indirect=True)
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_task_that_outlives_every_timeout_is_delivered_once(stage: Stage, pool: str) -> None:
+    with stage.worker("long", "-P", pool, "-c", "1"), SyncAdmin(stage.daemon.http) as admin:
+        stage.tasks.long.delay(4.0)
+        until(lambda: stage.lines("end") != [], seconds=100, what="the task")
+        until(lambda: admin.stats().topics["celery"].channels[0].in_flight == 0, seconds=100, what="its answer")
+        (found,) = admin.stats().topics["celery"].channels
+
+    assert [line[3] for line in stage.lines("begin")] == ["0"]
+    assert (found.messages, found.timed_out, found.requeued) == (1, 0, 0)
 
 
 @pytest.mark.slow

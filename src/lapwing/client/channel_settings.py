@@ -167,7 +167,7 @@ class SettingsKeeper:
         new: dict[str, Any] = {}
         for name, wanted in settings.items():
             value, source = present.settings[name].value, present.settings[name].source
-            if _same(name, value, wanted):
+            if same(name, value, wanted):
                 continue
             if source in _GIVEN or self._overwrite:
                 new[name] = wanted
@@ -205,7 +205,8 @@ class SettingsKeeper:
             await http.aclose()
 
 
-def _same(name: str, value: Any, wanted: Any) -> bool:
+def same(name: str, value: Any, wanted: Any) -> bool:
+    """Return whether the value of a setting is the wanted one, which may be written otherwise."""
     if name in _TIMES:
         return durations.parse(value) == durations.parse(wanted)
     return json.dumps(value) == json.dumps(wanted) or (isinstance(wanted, (int, float)) and value == wanted)

@@ -39,6 +39,13 @@ def work(self, number: int, due: float) -> None:
     note("end", number, time.time())
 
 
+@app.task(bind=True, acks_late=True)
+def long(self, seconds: float) -> None:
+    note("begin", 0, time.time(), os.getppid(), int(bool(self.request.delivery_info["redelivered"])), 0.0)
+    time.sleep(seconds)
+    note("end", 0, time.time())
+
+
 @app.task(acks_late=True, reject_on_worker_lost=True)
 def poison() -> None:
     if os.path.exists(os.environ["CELERY_BOOK"] + ".cured"):

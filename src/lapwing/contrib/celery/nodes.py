@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from lapwing.client.address import Address, parse
-from lapwing.client.channel_settings import ChannelSettings, as_sent
+from lapwing.client.channel_settings import ChannelSettings, as_sent, same
 from lapwing.client.errors import ConnectionLost, PublishFailed, Unreachable
 from lapwing.client.options import ClientOptions
 from lapwing.contrib.celery.sockets import NsqSocket
@@ -91,12 +91,21 @@ class Node:
 
     def _set(self, topic: str, channel: str, settings: Mapping[str, Any]) -> None:
         present = self.call("GET", "/channel/settings", topic=topic, channel=channel)["settings"]
-        settings = {name: value for name, value in settings.items() if name in present}
-        wanted = {name: value for name, value in settings.items() if present[name]["from"] in ("default", "flag")}
-        if wanted:
-            self.call("PATCH", "/channel/settings", wanted, topic=topic, channel=channel)
-        for name in settings.keys() - wanted.keys():
-            log.info("[%s/%s] %s is %s, as it was set before", topic, channel, name, present[name]["value"])
+        new = {}
+        for name in settings.keys() & present.keys():
+            value, wanted = present[name]["value"], settings[name]
+            if same(name, value, wanted):
+                continue
+            if present[name]["from"] in ("default", "flag"):
+                new[name] = wanted
+                continue
+            log.warning(
+                "[%s/%s] %s is %s, as it was set before, and this program asks for %s: left as it is; "
+                "`lapwing settings %s/%s %s=%s` changes it",
+                topic, channel, name, value, wanted, topic, channel, name, wanted,
+            )  # fmt: skip
+        if new:
+            self.call("PATCH", "/channel/settings", new, topic=topic, channel=channel)
 
     def forget(self, topic: str) -> None:
         """Delete a topic, if it is there."""
