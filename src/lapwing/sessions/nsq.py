@@ -299,8 +299,9 @@ class Session:
 
     def finish_run(self, block: bytes, *, now: int) -> None:
         """Carry out a run of FINs, given as their lines. Raises `ProtocolError` if the client consumes nothing."""
-        channel, holder = self._consuming()
-        for message_id in channel.finish_run(block, holder, now=now):
+        if self.channel is None or self.subscription is None:
+            raise ProtocolError("E_INVALID", "not subscribed")
+        for message_id in self.channel.finish_run(block, self.subscription.holder, now=now):
             self._refuse_other("FIN", message_id)
 
     def _req(self, command: Req, now: int) -> None:

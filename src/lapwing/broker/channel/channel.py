@@ -315,7 +315,8 @@ class Channel:
     def finish(self, sequences: Iterable[int], *, now: int, holder: Holder | None = None) -> list[int]:
         """Finish messages of `holder`, or of whoever has them; return those that were pending."""
         finished = self.ledger.finish(sequences, now=now, holder=holder)
-        self.note_ahead(finished)
+        if self.ahead.count:
+            self.note_ahead(finished)
         if self.subscriptions or self.sheds:
             self.changed()
         else:
@@ -326,7 +327,7 @@ class Channel:
         """Finish a run of messages, given as the lines of their FINs; return the ids that `holder` does not hold."""
         sequences = kernel.fin_sequences(block, self.topic.id_base)
         missing = others(sequences, self.finish(sequences, now=now, holder=holder))
-        return [block[_FIN * place + 4 : _FIN * place + 20] for place in missing]
+        return [block[_FIN * place + 4 : _FIN * place + 20] for place in missing] if missing else []
 
     def finish_given_up(self, sequences: Iterable[int], *, now: int) -> None:
         """Finish messages that were given up: their copies are written, or nobody wants them."""

@@ -81,10 +81,12 @@ class Intakes:
                 _protocol(transport).publish_failed(word, expected)
             except Exception as error:
                 _end(transport, error)
+        protocol: NsqProtocol
         for finishes in nsq.ran():
             for block, transport in zip(*finishes.take(), strict=True):
                 try:
-                    _protocol(transport).finished(block, self._begun)
+                    protocol = transport.get_protocol().protocol  # type: ignore[attr-defined]  # see _protocol
+                    protocol.finished(block, self._begun)
                 except Exception as error:
                     _end(transport, error)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lapwing import names
@@ -36,11 +37,11 @@ class NsqProtocol(ClientProtocol):
 
     def __init__(self, context: ListenerContext, connection: Connection) -> None:
         self.connection = connection
+        self._turn = turn = context.turn
         self.session = session = Session(
-            context.broker, context.limits, on_ready=lambda: turn.add(connection), hang_up=connection.hang_up
+            context.broker, context.limits, on_ready=partial(turn.add, connection), hang_up=connection.hang_up
         )
         self._context = context
-        self._turn = turn = context.turn
         self._clock = turn.clock
         self._timer = connection.timer
         self._wire = BrokerConnection(context.limits)
