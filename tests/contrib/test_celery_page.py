@@ -1,4 +1,4 @@
-"""docs/how-to/celery.md and examples/celery_tasks.py do what they promise."""
+"""docs/tutorials/from-celery.md and examples/celery_tasks.py do what they promise."""
 
 import os
 import subprocess
@@ -17,9 +17,10 @@ from lapwing import SyncAdmin
 def test_a_worker_with_a_delayed_task_and_a_dead_letter(where: str, tmp_path: Path) -> None:
     with nsqd() as daemon, SyncAdmin(daemon.http) as admin:
         if where == "page":
-            name, text = "tasks", block("docs/how-to/celery.md", "# tasks.py").text
+            name, text = "tasks", block("docs/tutorials/from-celery.md", "# tasks.py").text
             text = text.replace("127.0.0.1:4150", daemon.tcp).replace('"1s"}', f'"1s", "nsqd_http": "{daemon.http}"}}')
-            (tmp_path / "use.py").write_text(block("docs/how-to/celery.md", "from tasks import charge, greet").text)
+            use = block("docs/tutorials/from-celery.md", "from tasks import charge, greet")
+            (tmp_path / "use.py").write_text(use.text)
         else:
             name, text = "celery_tasks", (ROOT / "examples" / "celery_tasks.py").read_text()
         (tmp_path / f"{name}.py").write_text(text)

@@ -34,13 +34,13 @@ ELSEWHERE = {
     ("pipelines.md", "from deltalake import DeltaTable"): "tests/spark/test_pipeline_archive.py",
     ("pipelines.md", "# once.py"): "tests/spark/test_pipeline_topics.py",
     ("security.md", "json"): "tests/nsqd/test_auth.py",
-    ("monitoring.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
+    ("metrics.md", "mappings:"): "tests/packaging/test_monitoring_formats.py",
     ("first-worker.md", "python"): "tests/docs/test_tutorial.py",
     ("first-worker.md", "sh"): "tests/docs/test_tutorial.py",
     ("headers.md", "python"): "tests/client/test_requests.py",
-    ("celery.md", "python"): "tests/contrib/test_celery_page.py",
-    ("celery.md", "celery -A tasks worker"): "tests/contrib/test_celery_page.py",
-    ("celery.md", "lapwing dead show celery.celery.dead"): "tests/docs/test_tutorial.py",
+    ("from-celery.md", "python"): "tests/contrib/test_celery_page.py",
+    ("from-celery.md", "celery -A tasks worker"): "tests/contrib/test_celery_page.py",
+    ("from-celery.md", "lapwing dead show celery.celery.dead"): "tests/docs/test_tutorial.py",
     ("django.md", "python"): "tests/contrib/test_task_pages.py",
     ("django.md", "python manage.py migrate"): "tests/contrib/test_task_pages.py",
     ("taskiq.md", "python"): "tests/contrib/test_task_pages.py",
@@ -53,20 +53,36 @@ ELSEWHERE = {
         "lapwing pending list orders/billing --min-idle 1m",
     ): "tests/cli/test_lapwing_dead.py",
     ("protocol.md", "json"): "tests/nsqd/test_log_api.py",
+    **{
+        (f"{page}.md", language): "tests/docs/test_followed_pages.py"
+        for page, languages in {
+            "from-nsq": "sh",
+            "from-redis": "sh python",
+            "spark-table": "sh python yaml",
+            "fastapi": "sh python",
+            "monitoring": "sh",
+            "order": "sh python",
+            "outbox": "sh python",
+            "replay": "sh",
+            "retries": "sh python",
+            "several-nodes": "sh python",
+        }.items()
+        for language in languages.split()
+    },
 }
 # page, first line: why nobody runs it
 NOT_RUN = {
     ("README.md", "make run"): "sets up 1 GB; tests/cli/test_lapwing_up.py runs what it starts",
     ("from-nsq.md", "systemctl stop nsqd"): "stops a system's service; tests/cli/test_import_nsqd.py imports",
     ("operations.md", "mkdir -p /var/lib/nsqd"): "writes outside of the test; its flags are those of every test",
-    ("operations.md", "docker build -f packaging/docker/Dockerfile -t registry.example/lapwing:0.1.0 ."):
+    ("kubernetes.md", "docker build -f packaging/docker/Dockerfile -t registry.example/lapwing:0.1.0 ."):
         "needs a cluster; tests/packaging builds the wheel of the image and renders the chart",
     ("operations.md", "pip install 'lapwing[replicated]'"):
         "writes to S3; tests/cli/test_lapwing_remote.py does it on loopback",
     ("redis.md", "lapwing import-redis redis.example:6379 orders 'events:*' --to 127.0.0.1:6379"):
         "another machine; tests/cli/test_import_redis.py copies",
     ("spark.md", "pip install 'lapwing[spark]'"): "installs packages",
-    ("celery.md", "pip install 'lapwing[celery]'"): "installs packages",
+    ("from-celery.md", "pip install 'lapwing[celery]'"): "installs packages",
     ("django.md", "pip install 'lapwing[django]'"): "installs packages",
     ("taskiq.md", "pip install 'lapwing[taskiq]'"): "installs packages",
     ("dramatiq.md", "pip install 'lapwing[dramatiq]'"): "installs packages",
@@ -164,7 +180,7 @@ def commands() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
 def test_a_command_of_the_pages_exists_with_its_options(page: str, line: str) -> None:
     found: Command | Group = main.program
-    words = shlex.split(line, comments=True)[1:]
+    words = shlex.split(line.removesuffix(" &"), comments=True)[1:]
     while words and isinstance(found, Group):
         if words[0] in ("--help", "--version"):
             return

@@ -51,7 +51,7 @@ def daemon(statsd: socket.socket) -> Iterator[Daemon]:
 
 
 def test_the_mapping_for_statsd_exporter_gives_the_names_of_metrics(daemon: Daemon, statsd: socket.socket) -> None:
-    mappings = yaml.safe_load(block("docs/reference/monitoring.md", "mappings:").text)["mappings"]
+    mappings = yaml.safe_load(block("docs/reference/metrics.md", "mappings:").text)["mappings"]
     found: dict[str, dict[str, str]] = {}
     while not found.keys() >= MAPPED:
         for line in statsd.recv(65536).decode().splitlines():

@@ -1,6 +1,6 @@
 """Celery and Kombu on lapwing: importing this package makes `broker_url = "lapwing://127.0.0.1:4150"` work.
 
-A worker reads its queues on Celery's own event loop. docs/how-to/celery.md has what becomes of each feature.
+A worker reads its queues on Celery's own event loop. docs/reference/celery.md has what becomes of each feature.
 """
 
 import threading
