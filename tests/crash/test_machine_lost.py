@@ -3,6 +3,7 @@
 `LAPWING_MACHINES` is how many are lost, `LAPWING_ENGINES` names the engines to do it on.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,12 @@ from talking import LOST, Talk
 
 import daemons
 from clusters import S3, Cluster, cluster, s3
+from misbehaving import Proxy
 
 __all__ = ["cluster", "s3"]
 
 MACHINES = int(os.environ.get("LAPWING_MACHINES", "3"))
-ENGINES = os.environ.get("LAPWING_ENGINES", "folder s3 postgresql").split()
+ENGINES = os.environ.get("LAPWING_ENGINES", "folder s3 postgresql proxy").split()
 
 _numbers = itertools.count()
 
@@ -136,15 +139,25 @@ def letters(port: int) -> list[str]:
         start = answer["resume"]
 
 
+@pytest.fixture
+def proxy(s3: S3) -> Iterator[Proxy]:
+    proxy = Proxy(s3.endpoint)
+    proxy.chance = 0.1
+    yield proxy
+    proxy.stop()
+
+
 @pytest.fixture(params=ENGINES)
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of an empty remote log, on each engine in turn."""
+    """The URL of an empty remote log, on each engine in turn: the last is an object store that misbehaves."""
     number = next(_numbers)
-    if request.param == "s3":
+    if request.param in ("s3", "proxy"):
         store: S3 = request.getfixturevalue("s3")
         store.make_bucket(f"lost{number}")
         for name, value in store.environment.items():
             monkeypatch.setenv(name, value)
+        if request.param == "proxy":
+            monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("proxy").endpoint)
         return f"s3://lost{number}/node"
     if request.param == "postgresql":
         database: Cluster = request.getfixturevalue("cluster")
@@ -154,6 +167,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def start(url: str, path: Path, *arguments: str) -> daemons.Daemon:
+    """Start a node; where the engine misbehaves, that may need more than one attempt."""
+    for _ in range(20):
+        with contextlib.suppress(RuntimeError):
+            return start_once(url, path, *arguments)
+    return start_once(url, path, *arguments)
+
+
+def start_once(url: str, path: Path, *arguments: str) -> daemons.Daemon:
     return daemons.start_nsqd(
         str(path), "--durability=replicated", f"--remote={url}", "--remote-checkpoint=1048576", "--take-over=always",
         "--retention-bytes=100000000", *arguments,

@@ -69,8 +69,12 @@ class Node:
         self.tcp = self.http = None
         self.peers = NoPeers()
         self.times = FsyncTimes()
+        self.remote: dict[str, Any] | None = None
         self.api = Http(self, self.times)
         self.table = Router(self.api.routes())
+
+    def remote_figures(self) -> dict[str, Any] | None:
+        return self.remote
 
     def request(
         self, method: str, target: str, body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()

@@ -16,6 +16,7 @@ from lapwing.client.pipeline_status import silent_for
 Severity = Literal["error", "warning", "info"]
 _ORDER: Final = {"error": 0, "warning": 1, "info": 2}
 _NONE: Final[Mapping[str, DeadTopic]] = {}
+_REMOTE_LAG: Final = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,17 @@ def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
             "A write to its disk failed, so publishers get errors. Free space or repair the disk; "
             "it heals by itself with the next good write."
         )
+        if "taken over by" in state.health:
+            advice = "Another process has its remote log, and this one ends. Its clients find the other at nsqlookupd."
+        elif "remote log" in state.health:
+            advice = (
+                "Publishers get errors, consumers get what is replicated. Look at the object store or database, and at "
+                "the network to it; it heals by itself."
+            )
         yield Alarm("error", name, f"nsqd {name} is unhealthy: {state.health}", advice, link)
+    elif state.remote_lag > _REMOTE_LAG:
+        text = f"nsqd {name}: its remote log is {state.remote_lag:.0f} s behind."
+        yield Alarm("warning", name, text, "Publishers wait so long. Look at the object store or database.", link)
     if state.node.out_of_date:
         text = f"nsqd {name} runs version {state.node.version}, older than others."
         yield Alarm("info", name, text, "Update it when convenient.", link)

@@ -287,6 +287,7 @@ class Poller:
             depth=sum(topic.get("depth", 0) for topic in raw) + sum(channel.get("depth", 0) for channel in channels),
             messages=sum(topic.get("message_count", 0) for topic in raw),
             lapwing=self._known[contact].lapwing,
+            remote_lag=(answer.get("remote") or {}).get("lag_ms", 0) / 1000,
         )
 
     def _lost_topics(self, states: list[NodeState]) -> dict[str, tuple[Json, ...]]:

@@ -29,6 +29,7 @@ class NodeState:
     depth: int = 0  # in topics and channels
     messages: int = 0
     lapwing: bool = False  # has the log API: messages can be read without consuming them
+    remote_lag: float = 0.0  # seconds that something has waited for the remote log, where there is one
 
     @property
     def reachable(self) -> bool:

@@ -360,6 +360,10 @@ class Daemon:
 
     # --- running -----------------------------------------------------------------------------------------------
 
+    def remote_figures(self) -> dict[str, Any] | None:
+        """Return the figures of the remote log; None where there is none."""
+        return None if self.replicator is None else self.replicator.figures()
+
     def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def repeat() -> None:
             while True:

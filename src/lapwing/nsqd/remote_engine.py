@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
+from lapwing.errors import RemoteFailed
 from lapwing.log.remote.engines import Engine
 
 _MINUTE: Final = 60_000_000_000  # ns
 _HOUR: Final = 60  # minutes
+_WAITS: Final = (0.05, 0.2, 0.5, 1.0)  # seconds between attempts
+
+T = TypeVar("T")
 
 
 class RequestCount:
@@ -44,32 +49,62 @@ class RequestCount:
 
 
 class CountedEngine:
-    """Another engine."""
+    """Another engine. What fails is tried again a few times: everything but `create` always, `create` if `patient`.
 
-    def __init__(self, engine: Engine, count: RequestCount) -> None:
+    To create an object once more does no harm, as whoever does it reads what is there. But a publisher waits for the
+    creation of a record, and is to know soon that it fails.
+    """
+
+    def __init__(self, engine: Engine, count: RequestCount, *, patient: bool) -> None:
         self._engine = engine
         self._count = count
+        self.patient = patient
         self.place = engine.place
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        """Call a function until it does not fail, a few times. Raises `RemoteFailed`."""
+        for wait in _WAITS:
+            try:
+                return call()
+            except RemoteFailed:
+                time.sleep(wait)
+        return call()
 
     def create(self, name: str, data: bytes) -> bool:
         """Create an object unless there is one of that name."""
-        self._count.add(len(data))
-        return self._engine.create(name, data)
+
+        def create() -> bool:
+            self._count.add(len(data))
+            return self._engine.create(name, data)
+
+        return self._insist(create) if self.patient else create()
 
     def read(self, name: str) -> bytes | None:
         """Return an object; None when there is none."""
-        self._count.add()
-        return self._engine.read(name)
+
+        def read() -> bytes | None:
+            self._count.add()
+            return self._engine.read(name)
+
+        return self._insist(read)
 
     def find(self, prefix: str, after: str = "") -> Iterator[tuple[str, int]]:
         """Yield the name and the bytes of each object whose name begins with `prefix/`."""
-        self._count.add()
-        return self._engine.find(prefix, after)
+
+        def find() -> list[tuple[str, int]]:
+            self._count.add()
+            return list(self._engine.find(prefix, after))
+
+        return iter(self._insist(find))
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects."""
-        self._count.add()
-        self._engine.delete(names)
+
+        def delete() -> None:
+            self._count.add()
+            self._engine.delete(names)
+
+        self._insist(delete)
 
     def close(self) -> None:
         """Give connections back."""

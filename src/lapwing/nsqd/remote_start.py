@@ -42,7 +42,7 @@ class RemoteStart:
     async def own(cls, options: Options, *, now: Callable[[], int], log: Log) -> Self:
         """Claim the remote log, and restore the data path if need be. Raises as `log/remote/owner.own`."""
         count = RequestCount(now)
-        engine = CountedEngine(open_engine(options.remote), count)
+        engine = CountedEngine(open_engine(options.remote), count, patient=True)
         port = options.tcp_address.rpartition(":")[2]
         claim = partial(
             own, engine, options.data_path, node=options.node_id, take_over=bool(options.take_over),
@@ -57,6 +57,7 @@ class RemoteStart:
         except BaseException:
             engine.close()
             raise
+        engine.patient = False  # from here on publishers wait for it
         log.info(f"{engine.place}: owned by this process, node {owned.remote.node}, epoch {owned.remote.epoch}")
         return cls(options.remote, engine, count, owned, now)
 
@@ -81,7 +82,7 @@ class RemoteStart:
         """Return what writes the records, and begin."""
         replicator = Replicator(
             broker, self._owned, self._changes, self._count,
-            lambda: CountedEngine(open_engine(self._url), self._count),
+            lambda: CountedEngine(open_engine(self._url), self._count, patient=True),
             schedule_flush=schedule_flush, observe=observe, now=now, log=log, on_fenced=on_fenced,
         )  # fmt: skip
         replicator.start()

@@ -112,6 +112,7 @@ def _resources(view: PageView, name: str) -> None:
         files = tile("File handles", "Open, of those that may be open")
         durability = tile("Durability", "--durability: when a publish is acknowledged")
         path = tile("Data path")
+        remote = tile("Remote log", "Epoch, last record, lag, and what the last hour took, of --durability=replicated")
 
     def refresh() -> None:
         found = view.admin.poller.resources.get(name)
@@ -127,8 +128,18 @@ def _resources(view: PageView, name: str) -> None:
         options = {option["flag"]: option["value"] for option in found.get("options") or ()}
         set_text(durability, str(options.get("--durability", "-")))
         set_text(path, str(found.get("data_path") or "-"))
+        set_text(remote, remote_text(found.get("remote")))
 
     view.live(refresh, resources=name)
+
+
+def remote_text(found: Json | None) -> str:
+    """Return the figures of a remote log as one line."""
+    if found is None:
+        return "-"
+    hour = f"{count(found['requests_last_hour'])} requests, {size(found['bytes_last_hour'])} in an hour"
+    state = found["fenced"] or found["problem"] or f"{found['lag_ms']} ms behind"
+    return f"epoch {found['epoch']}, record {found['index']}, {state}; {hour}"
 
 
 def _options(view: PageView, name: str) -> None:

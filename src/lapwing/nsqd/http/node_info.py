@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from lapwing import __version__
 from lapwing.broker.settings.options import Options
@@ -16,8 +18,12 @@ from lapwing.nsqd.stats import memory
 class NodeInfo:
     """Answers with figures of the process and its disk, which nsqadmin shows on the page of the node."""
 
-    def __init__(self, options: Options, data_path: str) -> None:
+    def __init__(
+        self, options: Options, data_path: str, remote: Callable[[], dict[str, Any] | None] = lambda: None
+    ) -> None:
+        """`remote` returns the figures of the remote log, if there is one."""
         self._options = options
+        self._remote = remote
         self._data_path = data_path
 
     def routes(self) -> list[Route]:
@@ -35,6 +41,7 @@ class NodeInfo:
                 "max_files": _known(memory.most_files()),
                 "data_path": os.path.abspath(self._data_path),
                 **self._disk(),
+                "remote": self._remote(),
                 "options": self._shown(),
             }
         )

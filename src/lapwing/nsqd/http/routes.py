@@ -72,9 +72,11 @@ class Http:
         pipelines = Pipelines(node.clock.now)
         self._others = [
             *self._publishing.routes(),
-            *Metrics(node.broker, node.clock.now, times, self._pauses, pipelines, started=node.started).routes(),
+            *Metrics(
+                node.broker, node.clock.now, times, self._pauses, pipelines, node.remote_figures, started=node.started
+            ).routes(),
             *Config(node.options, node.log, node.peers).routes(),
-            *NodeInfo(node.options, node.options.data_path or ".").routes(),
+            *NodeInfo(node.options, node.options.data_path or ".", node.remote_figures).routes(),
             *pipelines.routes(),
             *SettingsApi(node.turn).routes(),
             *SchedulesApi(node.turn).routes(),
@@ -155,6 +157,7 @@ class Http:
             producers=stats.producers(self._broker) if clients else (),
             topic=chosen,
             drain=drain_object(self._broker, self._now()),
+            remote=self._node.remote_figures(),
         )
         if not chosen and len(self._broker.topics) > _MAX_WHOLE:
             pieces = self._pieces(page, snapshot, channel, clients)

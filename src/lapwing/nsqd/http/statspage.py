@@ -41,6 +41,7 @@ class Snapshot:
     producers: Sequence[ClientStats]
     topic: str = ""  # the filter
     drain: Mapping[str, Any] | None = None  # how far a drain has come
+    remote: Mapping[str, Any] | None = None  # figures of the remote log; None: there is none
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------
@@ -68,6 +69,8 @@ class JsonPage:
         end["producers"] = producers if producers and some is not None else None
         if snapshot.drain is not None:
             end["drain"] = dict(snapshot.drain)
+        if snapshot.remote is not None:
+            end["remote"] = dict(snapshot.remote)
         return (b"," if some is None else b"],") + compact(end)[1:]
 
 
@@ -209,6 +212,8 @@ class TextPage:
         ]
         if snapshot.memory is not None:
             lines += ["", "Memory:", *(f"   {key:<25}\t{number}" for key, number in snapshot.memory.items())]
+        if snapshot.remote is not None:
+            lines += ["", "Remote log:", *(f"   {key:<25}\t{number}" for key, number in snapshot.remote.items())]
         lines += ["", "Topics:" if some else "Topics: None"]
         return _text(lines)
 

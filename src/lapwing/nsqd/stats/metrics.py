@@ -187,6 +187,16 @@ SCHEDULE_METRICS: Final[tuple[tuple[str, str, str, Callable[[Schedule], float]],
 )
 
 
+REMOTE_METRICS: Final = (  # name, type, help, key of the figure, factor
+    ("epoch", "gauge", "The epoch of the remote log that this node began.", "epoch", 1),
+    ("index", "counter", "The number of the last record.", "index", 1),
+    ("lag_seconds", "gauge", "How long the oldest change has waited for its record.", "lag_ms", 0.001),
+    ("requests_total", "counter", "Requests to the engine.", "requests", 1),
+    ("written_bytes_total", "counter", "Bytes written to the engine.", "bytes", 1),
+    ("checkpoints_total", "counter", "Checkpoints that were made.", "checkpoints", 1),
+)
+
+
 class Metrics:
     """The route of the metrics; it reads the broker only when asked."""
 
@@ -197,14 +207,17 @@ class Metrics:
         times: FsyncTimes,
         pauses: memory.GcPauses,
         pipelines: Pipelines,
+        remote: Callable[[], dict[str, Any] | None],
         *,
         started: int,
     ) -> None:
+        """`remote` returns the figures of the remote log, if there is one."""
         self._broker = broker
         self._now = now
         self._times = times
         self._pauses = pauses
         self._pipelines = pipelines
+        self._remote = remote
         self._started = started
 
     def routes(self) -> list[Route]:
@@ -315,6 +328,12 @@ class Metrics:
         free = memory.free_disk(broker.options.data_path or ".")
         if free is not None:
             metrics.append(prometheus.single("lapwing_disk_free_bytes", "gauge", "Free space for the data path.", free))
+        found = self._remote()
+        if found is not None:
+            for name, kind, text, key, scale in REMOTE_METRICS:
+                metrics.append(prometheus.single(f"lapwing_remote_{name}", kind, text, float(found[key]) * scale))
+            taken = int(found["problem"] is None and found["fenced"] is None)
+            metrics.append(prometheus.single("lapwing_remote_up", "gauge", "1 while it takes records.", taken))
         own: tuple[tuple[str, str, str, float], ...] = (
             ("process_cpu_seconds_total", "counter", "Processor time used.", memory.cpu_seconds()),
             ("process_resident_memory_bytes", "gauge", "Physical memory held.", memory.resident()),
