@@ -592,7 +592,7 @@ def test_a_message_that_was_given_up_and_not_copied_is_moved_at_the_next_start(
     consumer = stage.consumer()
     stage.client().publish(b"a")
     with monkeypatch.context() as patch:
-        patch.setattr(stage.broker.mover, "publish", lambda now, most: stage.broker.mover._waiting.clear() or most)
+        patch.setattr(stage.broker.mover, "publish", lambda now, most: stage.broker.mover.waiting.clear() or most)
         reject(consumer, 0, "never")
     stage.checkpoint()
     assert letters(stage) == []

@@ -32,7 +32,7 @@ class TurnWork:
 
     def __bool__(self) -> bool:
         """Return whether `run` has something to do."""
-        return bool(self._dirty or self._ready or self._later or self._broker.mover.has_work)
+        return bool(self._dirty or self._ready or self._later or self._broker.mover.waiting)
 
     # --- noting ------------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class TurnWork:
                 self._write_topics(now)
             elif self._ready:
                 self._deliver(now)
-            elif left > 0 and mover.has_work:
+            elif left > 0 and mover.waiting:
                 left -= mover.publish(now, most=left)
             else:
                 break

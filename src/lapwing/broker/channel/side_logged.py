@@ -71,7 +71,7 @@ class SideLogged:
 
     def leave(self, sequences: Iterable[int]) -> None:
         """Drop messages that are finished."""
-        if not self.sequences or self._side is None:
+        if self._side is None or not self.sequences:
             return
         self._side.drop([sequence for sequence in sequences if self.sequences.pop(sequence) is not None])
 

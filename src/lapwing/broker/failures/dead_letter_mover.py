@@ -49,20 +49,15 @@ class DeadLetterMover:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._waiting: dict[Channel, deque[tuple[int, str]]] = {}  # and who held each message last
+        self.waiting: dict[Channel, deque[tuple[int, str]]] = {}  # and who held each message last; for reading only
         self._refused: dict[Channel, str] = {}  # why the last move of a channel failed
         self._unsettled: dict[str, list[int]] = {}  # by log: where batches begin that are not written yet
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `publish` has something to do."""
-        return bool(self._waiting)
-
     def room(self, channel: Channel) -> int:
         """Return how many messages a channel may give up before others have been moved."""
-        if not self._waiting:
+        if not self.waiting:
             return _SHARE
-        left = min(_ROOM - sum(map(len, self._waiting.values())), _SHARE - len(self._waiting.get(channel, ())))
+        left = min(_ROOM - sum(map(len, self.waiting.values())), _SHARE - len(self.waiting.get(channel, ())))
         return max(left, 0)
 
     def problems(self) -> list[str]:
@@ -82,7 +77,7 @@ class DeadLetterMover:
 
     def add(self, channel: Channel, consumers: Mapping[int, str]) -> None:
         """Take messages of a channel, which the mover of its `pending` holds, with the names of who held them last."""
-        self._waiting.setdefault(channel, deque()).extend(consumers.items())
+        self.waiting.setdefault(channel, deque()).extend(consumers.items())
 
     # --- moving ------------------------------------------------------------------------------------------------
 
@@ -92,10 +87,10 @@ class DeadLetterMover:
         Channels take turns: one with messages left is the last of the next call.
         """
         tried = 0
-        for channel in list(self._waiting):
+        for channel in list(self.waiting):
             if tried >= most:
                 break
-            waiting = self._waiting.pop(channel)
+            waiting = self.waiting.pop(channel)
             if channel.exiting:
                 continue
             batch = _next(channel, waiting, most - tried)
@@ -107,8 +102,8 @@ class DeadLetterMover:
                 moved = set(batch)
             waiting.extendleft(each for each in reversed(batch.items()) if each[0] not in moved)
             if waiting:
-                waiting.extend(self._waiting.pop(channel, ()))
-                self._waiting[channel] = waiting
+                waiting.extend(self.waiting.pop(channel, ()))
+                self.waiting[channel] = waiting
         return tried
 
     def _publish(self, channel: Channel, consumers: Mapping[int, str], now: int) -> set[int]:

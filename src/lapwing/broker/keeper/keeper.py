@@ -46,7 +46,7 @@ class Keeper:
         self._unsynced_cold: dict[str, None] = {}  # cold topics whose logs have something to sync
         self.catalog_changed = True  # since it was last saved
         self.catalog_saves = 0  # that were begun
-        self._catalog_due = False  # save it at the end of this turn
+        self.catalog_due = False  # whether it is to be saved at the end of this turn; for reading only
         self.save_catalog_later: Callable[[], object] = self.save_catalog  # at a checkpoint
 
     # --- noting ------------------------------------------------------------------------------------------------
@@ -207,20 +207,15 @@ class Keeper:
 
     # --- the catalog -------------------------------------------------------------------------------------------
 
-    @property
-    def catalog_due(self) -> bool:
-        """Whether the catalog is to be saved at the end of this turn."""
-        return self._catalog_due
-
     def note_catalog(self, *, at_once: bool) -> None:
         """Have the catalog saved at the end of this turn, or with the next checkpoint."""
         self.catalog_changed = True
-        self._catalog_due |= at_once
+        self.catalog_due |= at_once
 
     def save_catalog(self) -> bool:
         """Write which topics, channels and policies there are, with their settings; return whether that worked."""
         broker = self._broker
-        self._catalog_due = False
+        self.catalog_due = False
         self.begin_catalog()
         entries = [topic.entry for topic in broker.unopened.values()]
         entries += [catalog_entry(topic) for topic in broker.topics.values() if not topic.ephemeral]

@@ -63,19 +63,15 @@ class PolledConnections:
             try:
                 found = self.sockets.receive()
             finally:
-                self._report_taken()
+                try:
+                    self._taken()
+                except Exception as error:  # the connections get what came for them all the same
+                    context = {"message": "what receivers have taken could not be reported", "exception": error}
+                    self.loop.call_exception_handler(context)
             for transport, what in found:
                 transport.give(what)
         finally:
             self._end()
-
-    def _report_taken(self) -> None:
-        """Call `taken`; the connections get what came for them even where that fails."""
-        try:
-            self._taken()
-        except Exception as error:
-            context = {"message": "what receivers have taken could not be reported", "exception": error}
-            self.loop.call_exception_handler(context)
 
     def accept(self, listening: socket.socket, factory: Callable[[], asyncio.Protocol]) -> None:
         """Take connections from a listening socket; each gets a protocol from `factory`."""
