@@ -123,7 +123,6 @@ def test_several_nodes_run_with_logs_of_their_own_beside_a_stack_that_starts_at_
         assert (tmp_path / "data" / name / "topics" / "t-orders").is_dir()
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "prctl"), reason="Linux alone ends a process with its parent")
 def test_the_pipelines_join_when_spark_is_installed_while_the_stack_runs(tmp_path: Path) -> None:
     installed = tmp_path / "installed"
     (tmp_path / "sitecustomize.py").write_text(
@@ -177,6 +176,7 @@ def test_a_set_up_that_fails_leaves_the_rest_running(tmp_path: Path) -> None:
         assert up.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "prctl"), reason="Linux alone ends a process with its parent")
 def test_a_killed_stack_leaves_nothing_running(tmp_path: Path) -> None:
     running = Up(tmp_path / "data").await_start()
     until(lambda: all(running.pid(name) for name in ("nsqlookupd", "nsqd")), seconds=60, what="all programs")
