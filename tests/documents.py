@@ -41,7 +41,7 @@ class Block:
 
 def pages() -> list[str]:
     """Every page but docs/reference/cli.md, which is made from the programs."""
-    docs = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*/*.md"))]
+    docs = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*/**/*.md"))]
     return [
         *sorted(path.name for path in ROOT.glob("README*.md")),
         *(page for page in docs if not page.startswith("docs/decisions/") and not page.endswith("/cli.md")),

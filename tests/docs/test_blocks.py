@@ -104,6 +104,7 @@ HERE = {
     ("pipelines.md", "yaml"), ("pipelines.md", "from lapwing.spark.pipelines.python import pipeline"),
     ("redis.md", "nsqd --data-path=data --redis-address=127.0.0.1:6379"),
 }  # fmt: skip
+ROOT_PAGES = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 SHORTENED = r"[A-Z]{3,}|\.\.\.|…|\||<"  # stands for several commands, or for words of the reader
 ALL = [each for page in pages() for each in blocks(page)]
 
@@ -143,11 +144,19 @@ def test_a_pipeline_file_has_settings_that_its_kind_knows(each: Block) -> None:
     assert document.keys() <= known
 
 
-def test_the_chinese_readme_has_the_same_blocks() -> None:
+@pytest.mark.parametrize("page", [page for page in pages() if "zh" in page])
+def test_a_chinese_page_has_the_blocks_of_the_english_one(page: str) -> None:
     def code(page: str) -> list[str]:
         return [re.sub(r"\s+#.*", "", each.text) for each in blocks(page)]
 
-    assert code("README.zh-CN.md") == code("README.md")
+    assert code(page) == code(page.replace(".zh-CN", "").replace("docs/zh/", "docs/"))
+
+
+@pytest.mark.parametrize("page", [*pages(), *ROOT_PAGES])
+def test_no_line_is_longer_than_a_hundred_characters(page: str) -> None:
+    lines = (ROOT / page).read_text().splitlines()
+
+    assert [f"{page}:{number}" for number, line in enumerate(lines, 1) if len(line) > 100 and line[:1] != "|"] == []
 
 
 @pytest.mark.parametrize("page", [*pages(), "llms.txt", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])

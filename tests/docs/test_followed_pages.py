@@ -42,6 +42,7 @@ class Reader:
         self.names = {
             'App("127.0.0.1:4150")': f'App("{daemon.tcp}", nsqd_http="{daemon.http}")',
             "127.0.0.1:4150": daemon.tcp, "127.0.0.1:4151": daemon.http, "127.0.0.1:4161": lookupd.http,
+            "kind: table\n": f"kind: table\nnsqd: {daemon.http}\n",
             "port=6379": f"port={redis}", "127.0.0.1:8000": f"127.0.0.1:{web}", "--port 8000": f"--port {web}",
         }  # fmt: skip
         self.folder = folder

@@ -8,7 +8,14 @@ from typing import Annotated
 from lapwing.cli.commands import Argument, Option, command, guess
 from lapwing.errors import ConfigError
 
-KINDS = ("tutorials", "how-to", "reference", "explanation")  # folders of docs/
+# folders of docs/, and what they are called
+KINDS = {
+    "tutorials": "Tutorials",
+    "how-to": "How to",
+    "reference": "Reference",
+    "explanation": "Explanation",
+    "zh": "中文",
+}
 
 
 def folder() -> Path:
@@ -20,11 +27,17 @@ def folder() -> Path:
 
 
 def pages() -> dict[str, Path]:
-    """Return the pages by name: `readme`, `operations`, `why`."""
+    """Return the pages by name: `readme`, `operations`, `why`, `zh/redis`."""
+    return {name: path for group in _groups().values() for name, path in group.items()}
+
+
+def _groups() -> dict[str, dict[str, Path]]:
+    """Return the pages by name, those of each kind together."""
     root = folder()
-    found = {path.stem.lower(): path for path in sorted(root.glob("*.md"))}
-    for kind in KINDS:
-        found |= {path.stem: path for path in sorted((root / "docs" / kind).glob("*.md"))}
+    found = {"lapwing": {path.stem.lower(): path for path in sorted(root.glob("*.md"))}}
+    for kind, heading in KINDS.items():
+        prefix = "zh/" if kind == "zh" else ""
+        found[heading] = {prefix + path.stem: path for path in sorted((root / "docs" / kind).rglob("*.md"))}
     return found
 
 
@@ -39,10 +52,14 @@ def app(
         raise ConfigError(f"the documents are not installed: {folder()} is missing")
     if not page:
         width = max(map(len, found))
-        for name, place in found.items():
-            print(f"{name:<{width}}  {place if path else _title(place)}")
+        for heading, group in _groups().items():
+            print(f"{heading}:")
+            for name, place in group.items():
+                print(f"  {name:<{width}}  {place if path else _title(place)}")
         return
-    name = page.lower().removesuffix(".md").rpartition("/")[2]
+    folders, _, name = page.lower().removesuffix(".md").rpartition("/")
+    if "zh" in folders.split("/"):
+        name = f"zh/{name}"
     if name not in found:
         raise ConfigError(f"there is no page {page}{guess(name, list(found)) or ';'} `lapwing docs` lists them")
     if path:
