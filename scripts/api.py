@@ -36,9 +36,9 @@ HEAD: Final = """\
 
 Made from the docstrings by `scripts/api.py`; a test compares. [client.md](client.md) explains the
 library by task. `Body` is bytes, text, or a value that becomes JSON: a dict, dataclass, TypedDict,
-msgspec Struct or pydantic model. `ClientSettings` are the fields of [`ClientOptions`](#clientoptions)
-([their meaning](client.md#settings)), `ChannelSettings` the [settings of a
-channel](failure.md#settings).
+msgspec Struct or pydantic model. `ClientSettings` are the fields of
+[`ClientOptions`](#clientoptions) ([their meaning](client.md#settings)), `ChannelSettings` the
+[settings of a channel](failure.md#settings).
 
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reference/cli.md and packaging/man from the help of all programs: `.venv/bin/python scripts/reference.py`."""
+"""Write docs/reference/cli.md and packaging/man from the help of all programs: `python scripts/reference.py`."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -34,13 +34,14 @@ HEAD: Final = """\
 
 Made from the programs' own `--help` by `scripts/reference.py`; a test compares.
 
-Exit codes of `lapwing`: 0 done, 1 it failed, 2 the command line is wrong, 130 ended by Ctrl-C; those of
-`lapwing check` and `lapwing doctor` are given below.
+Exit codes of `lapwing`: 0 done, 1 it failed, 2 the command line is wrong, 130 ended by Ctrl-C;
+those of `lapwing check` and `lapwing doctor` are given below.
 
-Which cluster a command uses: its address flags, else `--context`, else the environment (`LAPWING_NSQD_HTTP`,
-`LAPWING_NSQD_TCP`, `LAPWING_LOOKUPD_HTTP`), else the current context, else this machine. A variable may hold several
-addresses with spaces between them. `LAPWING_AUTH_SECRET` is the secret for servers that require AUTH (also for
-`lapwing bench` and `nsq_stat`), `SSL_CERT_FILE` the certificate authorities for HTTPS.
+Which cluster a command uses: its address flags, else `--context`, else the environment
+(`LAPWING_NSQD_HTTP`, `LAPWING_NSQD_TCP`, `LAPWING_LOOKUPD_HTTP`), else the current context, else
+this machine. A variable may hold several addresses with spaces between them. `LAPWING_AUTH_SECRET`
+is the secret for servers that require AUTH (also for `lapwing bench` and `nsq_stat`),
+`SSL_CERT_FILE` the certificate authorities for HTTPS.
 """
 
 
@@ -50,8 +51,8 @@ def reference() -> str:
     for name in main.COMMANDS:
         if main.available(name):
             parts += _of_command(f"lapwing {name}", main.load(name), "##")
-    parts.append("\n## NSQ's programs\n\nSame names, flags and config keys as NSQ's; flags that lapwing adds are among "
-                 "them. Flags may be written with one dash or two.\n")
+    parts.append("\n## NSQ's programs\n\nSame names, flags and config keys as NSQ's, and the flags that lapwing adds.\n"
+                 "Flags may be written with one dash or two.\n")
     for name, (module, what) in PROGRAMS.items():
         if find_spec(module) is not None:
             parts.append(f"\n### {name}\n\n{what}\n\n{table(options_in(module))}")

@@ -51,7 +51,12 @@ def pages() -> list[str]:
 def blocks(page: str) -> list[Block]:
     """The blocks of a page that have a language."""
     found = _FENCE.findall((ROOT / page).read_text())
-    return [Block(page, language, text) for language, text in found if language]
+    return [Block(page, language, joined(text)) for language, text in found if language]
+
+
+def joined(text: str) -> str:
+    """Return a text with commands of several lines in one each."""
+    return re.sub(r" \\\n\s*", " ", text)
 
 
 def block(page: str, first: str) -> Block:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from daemons import BESIDE_PYTHON, Daemon, nsqd, start_nsqlookupd, until
-from documents import ROOT, Block, block, blocks, pages
+from documents import ROOT, Block, block, blocks, joined, pages
 from lapwing import App, Requeue
 from lapwing.cli import main
 from lapwing.cli.commands import ArgumentMissing, Command, Group
@@ -74,6 +74,8 @@ ELSEWHERE = {
 NOT_RUN = {
     ("README.md", "make run"): "sets up 1 GB; tests/cli/test_lapwing_up.py runs what it starts",
     ("from-nsq.md", "systemctl stop nsqd"): "stops a system's service; tests/cli/test_import_nsqd.py imports",
+    ("releases.md", "pip install lapwing"): "installs packages",
+    ("releases.md", "make test"): "is what runs this test; make dist tries both archives itself",
     ("operations.md", "mkdir -p /var/lib/nsqd"): "writes outside of the test; its flags are those of every test",
     ("kubernetes.md", "docker build -f packaging/docker/Dockerfile -t registry.example/lapwing:0.1.0 ."):
         "needs a cluster; tests/packaging builds the wheel of the image and renders the chart",
@@ -178,7 +180,7 @@ def anchors(path: Path) -> set[str]:
 def commands() -> Iterator[tuple[str, str]]:
     """Every `lapwing ...` line of a block, and every one in a sentence that is whole, with its page."""
     for page in pages():
-        text = (ROOT / page).read_text()
+        text = joined((ROOT / page).read_text())
         lines = [line for each in blocks(page) for line in each.text.splitlines() if line.startswith("lapwing ")]
         lines += re.findall(r"^\$ (lapwing .*)$", text, re.MULTILINE)
         inline = re.findall(r"(?<!`)`(lapwing [^`]*)`(?!`)", text)
@@ -350,7 +352,7 @@ def test_the_commands_and_the_python_of_the_page_on_schedules(cluster: Cluster, 
 def test_the_commands_of_the_pages_on_failures_and_security(cluster: Cluster, tmp_path: Path) -> None:
     cluster.shell("lapwing topic create orders", tmp_path)
     cluster.shell("lapwing channel create orders/billing || true", tmp_path)
-    tour = (ROOT / "docs" / "reference" / "failure.md").read_text()
+    tour = joined((ROOT / "docs" / "reference" / "failure.md").read_text())
     tour = tour[tour.index("## Quick tour") : tour.index("## Four answers")]
     rest = [
         each for each in blocks("docs/reference/failure.md") if each.first.startswith("curl") and each.text not in tour

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import asking
 from daemons import Daemon, nsqd, until
+from documents import joined
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "failure.md"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -19,7 +20,7 @@ def tour() -> list[tuple[str, str]]:
     """Return the blocks of the tour: their language, and the text."""
     text = PAGE.read_text()
     start = text.index("## Quick tour")
-    return BLOCK.findall(text[start : text.index("\n## ", start + 1)])
+    return BLOCK.findall(joined(text[start : text.index("\n## ", start + 1)]))
 
 
 def addressed(text: str, daemon: Daemon) -> str:

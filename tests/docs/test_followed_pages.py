@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from daemons import BESIDE_PYTHON, Daemon, nsqd, start_nsqlookupd
-from documents import ROOT
+from documents import ROOT, joined
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = [
@@ -56,7 +56,7 @@ class Reader:
     def follow(self, page: str) -> None:
         last = ""
         for language, text in FENCE.findall((ROOT / f"docs/{page}.md").read_text()):
-            text = self.addressed(text)
+            text = self.addressed(joined(text))
             if text.startswith("# "):
                 (self.folder / text.partition("\n")[0].removeprefix("# ")).write_text(text)
             elif language == "sh":

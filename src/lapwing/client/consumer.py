@@ -96,7 +96,7 @@ class Consumer:
         async def handle(message):
             ...                                    # returning finishes, an exception fails
 
-        async with Consumer("orders", "billing", handle, nsqd="127.0.0.1:4150", max_in_flight=100) as consumer:
+        async with Consumer("orders", "billing", handle, nsqd="127.0.0.1:4150") as consumer:
             await consumer.wait()                  # until stop() is called
 
     Without one::
