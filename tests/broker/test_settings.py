@@ -16,7 +16,8 @@ from play import MINUTE, SECOND, Stage
 
 CHANNEL_NAMES = (
     "max_attempts, retry_first, retry_factor, retry_max, retry_jitter, dead_topic, msg_timeout, hold, active, "
-    "max_in_flight, rate, burst, message_ttl, expired_to_dead, max_depth, max_bytes, overflow, paused_until"
+    "order, fair, key_from, key_weights, max_in_flight_per_key, max_in_flight, rate, burst, message_ttl, "
+    "expired_to_dead, max_depth, max_bytes, overflow, paused_until"
 )
 
 

@@ -100,7 +100,7 @@ NOT_RUN = {
 }  # fmt: skip
 HERE = {
     ("README.md", "nsqlookupd &"), ("client.md", "python"), ("redis.md", "python"), ("failure.md", "sh"),
-    ("schedules.md", "sh"), ("schedules.md", "python"),
+    ("schedules.md", "sh"), ("schedules.md", "python"), ("keys.md", "sh"),
     ("testing.md", "python"), ("headers.md", "sh"),
     ("failure.md", "python"), ("failure.md", "json"), ("security.md", "sh"),
     ("pipelines.md", "yaml"), ("pipelines.md", "from lapwing.spark.pipelines.python import pipeline"),
@@ -347,6 +347,17 @@ def test_the_commands_and_the_python_of_the_page_on_schedules(cluster: Cluster, 
             return await shop.advance(300)
 
     assert [each.answer for each in asyncio.run(enter())] == ["finished"]
+
+
+def test_the_commands_of_the_page_on_keys(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.shell("lapwing topic create orders || true", tmp_path)
+    for channel in ("billing", "mail"):
+        cluster.shell(f"lapwing channel create orders/{channel} || true", tmp_path)
+    commands = [each for each in blocks("docs/how-to/keys.md") if each.language == "sh"]
+    assert commands
+    for each in commands:
+        for line in each.text.splitlines():
+            cluster.shell(line.replace("curl ", "curl -sf ", 1), tmp_path)
 
 
 def test_the_commands_of_the_pages_on_failures_and_security(cluster: Cluster, tmp_path: Path) -> None:

@@ -429,3 +429,15 @@ def test_without_free_descriptors_the_table_makes_do_with_fewer(tmp_path: Path) 
     logs = [filled(tmp_path / str(number), files=files, batches=4) for number in range(4)]
 
     assert [len(bodies(log)) for log in logs] == [12] * 4
+
+
+def test_no_row_comes_twice_where_one_message_was_asked_for_before(tmp_path: Path) -> None:
+    log = DiskLog(tmp_path, NODE)
+    for each in range(3):
+        log.append(kernel.frame_one(b"x", each, 1), 1, now=1, rows=b'[%d,0,{"a":"b"}]' % each)
+        log.flush()
+    log.shed()
+    log.rows(0, 1)
+
+    assert log.rows(0, 3) == b'[0,0,{"a":"b"}],[1,0,{"a":"b"}],[2,0,{"a":"b"}]'
+    log.close()

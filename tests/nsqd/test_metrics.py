@@ -167,7 +167,7 @@ def test_labels_are_escaped() -> None:
 def consume_alone(node: Node) -> None:
     """Have a consumer of t/c that is the active one."""
     channel = node.broker.existing_channel("t", "c")
-    node.broker.settings.change_channel(channel, {"active": "single"}, now=node.clock.now())
+    node.broker.settings.change_channel(channel, {"active": "single", "max_in_flight_per_key": 9}, now=node.clock.now())
     window = Window(Holder("nsq:me:1"), lambda frames: None, lambda: None, timeout=None)
     window.size = 1
     channel.subscribe(window)

@@ -15,6 +15,7 @@ from lapwing.records import dataclass
 if TYPE_CHECKING:
     from lapwing.broker.broker import Broker
     from lapwing.broker.channel.channel import Channel
+    from lapwing.broker.channel.keys import Keys
     from lapwing.broker.topic.topic import Topic
 
 
@@ -38,6 +39,16 @@ class HolderStats:
     idle: int  # ns since its last request
     oldest: int  # ns since the delivery that it has held for longest; 0 when it holds nothing
     active: bool | None = None  # whether it is the one that gets messages; None where all do
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedKeys:
+    """The keys of a channel whose messages wait for others of their key."""
+
+    count: int
+    waiting: int  # messages that wait for their key, and were never delivered
+    oldest: str  # the key that is blocked for longest
+    oldest_ns: int  # for how long
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,7 @@ class ChannelStats:
     discarded_count: int = 0  # left out for a sampling consumer
     failures: FailureCounts = field(default_factory=FailureCounts)
     holders: tuple[HolderStats, ...] = ()  # consumers that have a name, whether or not they are connected
+    blocked: BlockedKeys | None = None  # where it delivers by key
     active: str | None = None  # the consumer that gets messages, "" while it is nobody; None where all do
 
 
@@ -208,8 +220,16 @@ def _channel(channel: Channel, broker: Broker, now: int, clients: bool) -> Chann
         discarded_count=channel.discarded_count,
         failures=replace(channel.counts),
         holders=_holders(channel, active, now, single=choice is not None) if channel.ledger.named else (),
+        blocked=None if channel.keys is None else _blocked(channel.keys, now),
         active=(active.name if active is not None else "") if choice is not None else None,
     )
+
+
+def _blocked(keys: Keys, now: int) -> BlockedKeys:
+    for key, since in keys.blocked.items():
+        name = (key.name or b"").decode("utf-8", "replace")
+        return BlockedKeys(len(keys.blocked), keys.passed.waiting, name, max(now - since, 0))
+    return BlockedKeys(0, keys.passed.waiting, "", 0)
 
 
 def _holders(channel: Channel, active: Holder | None, now: int, *, single: bool) -> tuple[HolderStats, ...]:

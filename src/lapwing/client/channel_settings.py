@@ -36,6 +36,11 @@ class ChannelSettings(TypedDict, total=False):
     msg_timeout: float | str
     hold: Literal["timeout", "connection"]
     active: Literal["all", "single"]
+    order: Literal["none", "key"]
+    fair: bool
+    key_from: str
+    key_weights: str
+    max_in_flight_per_key: int
     rate: str
     burst: int
     message_ttl: float | str

@@ -30,8 +30,8 @@ cdef class Ledger:
     cdef public object failures, deferred, side_logged, max_timeout
     cdef list _leases
     cdef Py_ssize_t _many, _number
-    cdef object _latencies, _failed, _stamps
-    cdef bint _journaled
+    cdef object _latencies, _keys, _failed, _stamps
+    cdef bint _journaled, _watched
     cpdef Holder holder_of(self, object sequence)
     cpdef bint remove_waiting(self, object sequence)
     cdef _drop_if_gone(self, Holder holder)

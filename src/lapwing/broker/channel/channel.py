@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lapwing import kernel, names
 from lapwing.broker.channel import delivery
-from lapwing.broker.channel.delivery_limits import limits_of, same_limits
+from lapwing.broker.channel.delivery_limits import by_key, limits_of, same_keys, same_limits
 from lapwing.broker.channel.holds import FOREVER, Hold, Holds
+from lapwing.broker.channel.keys import KeyedReady, Keys
 from lapwing.broker.channel.latency import Latencies
-from lapwing.broker.channel.ledger import FAILURES, FATAL, PARKED, Holder, Ledger, Reason, State, others
+from lapwing.broker.channel.ledger import FAILURES, FATAL, PARKED, Holder, Ledger, Ready, Reason, State, others
 from lapwing.broker.channel.side_logged import SideLogged
 from lapwing.broker.channel.subscription import STANDBY, Subscription, Window
 from lapwing.broker.failures import overflow
@@ -93,6 +94,7 @@ class Channel:
         self.notes: dict[str, bytes] = {}  # as the journal has them
         self.counts = FailureCounts()
         self.limits: DeliveryLimits | None = None
+        self.keys: Keys | None = None  # where it delivers by key
         self.sheds = False  # whether it drops or gives up what is too much
         self.reserved: dict[Subscription, int | None] = {}  # consumers kept for messages delivered alone, and these
         self.message_count = 0
@@ -160,7 +162,7 @@ class Channel:
     def deleted_ahead(self) -> int:
         """Return how many messages that wait for their first delivery are deleted."""
         deleted = self.topic.deleted
-        skipped = sum(deleted.count(start, stop) for start, stop in self.ahead.runs) if self.ahead.count else 0
+        skipped = self.ahead.deleted_in(deleted) if self.ahead.count else 0
         return deleted.count(self.reader.sequence, self.topic.fanned_out) - skipped
 
     @property
@@ -281,7 +283,7 @@ class Channel:
     def wait_first(self, sequence: int, *, until: int) -> None:
         """Defer a message that was never delivered; the cursor skips it."""
         self.ahead.add(sequence, sequence + 1)
-        self.ledger.attempts[sequence] = 0
+        self.ledger.attempts.setdefault(sequence, 0)
         self.ledger.deferred.defer(sequence, until=until)
         self.schedule(until)
 
@@ -344,8 +346,14 @@ class Channel:
     def note_ahead(self, finished: Sequence[int]) -> None:
         """Have messages that are finished, and that the cursor skips, skipped after a restart too."""
         if self.ahead.count:
-            cursor, ahead = self.cursor, self.ahead
-            self.finished_ahead.add(runs_of(each for each in finished if each >= cursor and each in ahead))
+            self.ahead.note_finished(finished, self.cursor, self.finished_ahead)
+
+    def finished_runs(self) -> list[Run]:
+        """Return which messages from the cursor on are finished, and skipped after a restart too."""
+        finished = self.finished_ahead
+        finished.drop_below(self.cursor)
+        looked_at = self.ahead.finished_runs(self.ledger.sequences) if self.ahead.count else ()
+        return union(finished.runs, looked_at) if looked_at else finished.runs
 
     def finish_ahead(self, runs: Sequence[Run]) -> None:
         """Finish messages that wait for their first delivery; the cursor skips them, after a restart too."""
@@ -406,7 +414,12 @@ class Channel:
         delivered: int | None = None,
         counted: bool = True,
     ) -> list[int]:
-        """Put pending messages in flight with `to`, whoever has them; return which. See `Ledger.claim`."""
+        """Put pending messages in flight with `to`, whoever has them; return which. See `Ledger.claim`.
+
+        Where the channel delivers by key, a message that waits for its key is left.
+        """
+        if self.keys is not None:
+            sequences = self.keys.claimable(self, dict.fromkeys(sequences))
         claimed = self.ledger.claim(
             sequences, to, now=now, min_idle=min_idle, timeout=timeout, delivered=delivered, counted=counted
         )
@@ -685,7 +698,9 @@ class Channel:
     def apply(self, effective: ChannelSettings, *, now: int) -> None:
         """Put settings in force."""
         if not same_limits(effective, self.effective):
-            self.limits = limits_of(effective, self.limits, now=now)
+            if not same_keys(effective, self.effective):
+                self._set_keys(effective)
+            self.limits = limits_of(effective, self.limits, self.keys, now=now)
         self.sheds = overflow.sheds(effective)
         self.effective = effective
         for subscription in self.subscriptions:
@@ -699,6 +714,28 @@ class Channel:
         else:
             self.lift(Hold.PAUSED_UNTIL)
         self.mark_ready(self)
+
+    def _set_keys(self, effective: ChannelSettings) -> None:
+        """Deliver by key, in another way, or no longer so."""
+        self.forget_keys()
+        ready = Ready()
+        ready.append(self.ledger.ready, behind=0)
+        skips = SkippedRuns()
+        skips.merge(self.ahead.runs)
+        if by_key(effective):
+            self.keys = Keys(effective, self.ledger, skips)
+            self.ahead = self.keys.passed
+            self.ledger.follow(self.keys, KeyedReady(self.keys, ready))
+        else:
+            self.keys, self.ahead = None, skips
+            self.ledger.follow(None, ready)
+
+    def forget_keys(self) -> None:
+        """Have the keys of all messages looked at again, where the channel delivers by key."""
+        if self.keys is not None:
+            self.finished_ahead = Runs(self.finished_runs())
+            self.keys.passed.look_again()
+            self.keys.restart()
 
     def empty(self, *, keep: Collection[int] = ()) -> None:
         """Finish every message of the channel; the copies of `keep` stay in the side log."""
@@ -715,6 +752,7 @@ class Channel:
         Unfinished messages that the side log has come from there: the log may have them no more, or with another body.
         Raises `CursorConflict` when that goes back and `back` is false, `ReadFailed` and `WriteFailed`.
         """
+        self.forget_keys()
         log = self.topic.log
         sequence = min(sequence, self.topic.fanned_out)
         if sequence >= self.cursor or self._passed_over_from(sequence):
@@ -745,6 +783,7 @@ class Channel:
         A message that is in flight and is delivered again then changes hands, as on its first delivery. Messages that
         the log has no more, or with another body, stay where they are. Raises `ReadFailed` and `WriteFailed`.
         """
+        self.forget_keys()
         log, before = self.topic.log, self.cursor
         sequence = min(max(sequence, log.first), log.end)
         if sequence < before:

@@ -14,10 +14,12 @@ from lapwing.log.segments.segment import time_of
 
 if TYPE_CHECKING:
     from lapwing.broker.channel.channel import Channel
+    from lapwing.broker.channel.keys import Keys
     from lapwing.broker.channel.ledger import Holder
 
 SLICE: Final = 256 * 1024  # bytes given to one subscription at a time
 _LARGE: Final = 32 * 1024  # bytes that are not copied to be sent
+LOOKED_AT: Final = 16 * 1024  # messages whose keys are looked at in a turn before others have theirs
 EXPIRED_AT_ONCE: Final = 500  # messages of a channel that are found too old before others have their turn
 
 
@@ -58,6 +60,9 @@ def deliver(channel: Channel, now: int) -> None:
     total, enough = sum(channel.delivered), channel.counts.expired + EXPIRED_AT_ONCE
     if limits is not None:
         allowed = limits.allowance(channel, waiting, now=now)
+        if limits.keys is not None:
+            _deliver_by_key(channel, ready, allowed, now)
+            return
         held_back += waiting - allowed
         waiting = allowed
     while ready and waiting > 0:
@@ -90,6 +95,9 @@ def deliver_to(channel: Channel, subscription: Subscription, now: int) -> None:
         if limits.active is not None and limits.active.choose(channel, asking=subscription) is not subscription.holder:
             return
         count = limits.allowance(channel, min(count, channel.depth), now=now)
+        if limits.keys is not None:
+            _deliver_by_key(channel, [subscription], count, now)
+            return
     _give(channel, subscription, count, now)
     if limits is not None:
         limits.took(channel, sum(channel.delivered) - total)
@@ -125,8 +133,12 @@ def take_fresh(channel: Channel, holder: Holder, count: int, *, now: int) -> tup
 
 def hand_over(channel: Channel, sequences: Sequence[int], subscription: Subscription, now: int) -> None:
     """Deliver messages that are ready to one subscription, and no others, as far as it has room."""
-    if channel.limits is not None and channel.limits.active is not None:
-        channel.limits.active.prefer(channel, subscription)
+    limits = channel.limits
+    if limits is not None:
+        if limits.active is not None:
+            limits.active.prefer(channel, subscription)
+        if limits.keys is not None:
+            sequences = limits.keys.claimable(channel, sequences)
     for sequence in sequences:
         if subscription.room <= 0:
             break
@@ -134,6 +146,162 @@ def hand_over(channel: Channel, sequences: Sequence[int], subscription: Subscrip
             _redeliver(channel, sequence, subscription, now)
             channel.ledger.ready.remove(sequence)
     _delivered(channel)
+
+
+# --- by key ------------------------------------------------------------------------------------------------------
+
+
+def _deliver_by_key(channel: Channel, ready: list[Subscription], count: int, now: int) -> None:
+    """Deliver up to `count` messages whose keys allow it to subscriptions with room: evenly, credits what they ask."""
+    limits = channel.limits
+    assert limits is not None
+    assert limits.keys is not None
+    keys, total = limits.keys, sum(channel.delivered)
+    keys.now = now
+    channel.pass_over()
+    if not keys.learn(channel):
+        channel.deliver_later()
+        return
+    budget = LOOKED_AT
+    if keys.fair:
+        _, _, budget = keys.look(channel.topic, channel.cursor, 0, budget)
+    enough = channel.counts.expired + EXPIRED_AT_ONCE
+    near_first = channel.topology_aware
+    while ready and count > 0:
+        share = count if near_first else -(-count // len(ready))
+        before = count
+        for subscription in ready:
+            room = min(subscription.room, count)
+            wanted = room if isinstance(subscription, Credit) else min(share, room)
+            given, budget = _give_by_key(channel, keys, subscription, wanted, budget, now)
+            count -= given
+            if count <= 0:
+                break
+        if count == before or channel.counts.expired >= enough:
+            break
+        ready = [subscription for subscription in ready if subscription.room > 0]
+    if budget <= 0 or channel.counts.expired >= enough:
+        channel.deliver_later()  # others have their turn before more is looked at
+    channel.pass_over()
+    limits.took(channel, sum(channel.delivered) - total)
+    _delivered(channel)
+
+
+def _give_by_key(
+    channel: Channel, keys: Keys, subscription: Subscription, count: int, budget: int, now: int
+) -> tuple[int, int]:
+    """Deliver up to `count` messages to one subscription: those whose turn it is, then those not yet looked at.
+
+    Return how many were taken, and what is left of the messages that may be looked at.
+    """
+    given = 0
+    enough = channel.counts.expired + EXPIRED_AT_ONCE
+    while given < count and subscription.room > 0 and channel.counts.expired < enough:
+        most = min(count - given, subscription.room)
+        fresh, again = keys.pick(most)
+        if again >= 0:
+            try:
+                given += _redeliver(channel, again, subscription, now)
+            except BaseException:
+                keys.pick_again(again)
+                raise
+            channel.ledger.ready.remove(again)
+            continue
+        frames = b""
+        if fresh:
+            fresh.sort()  # each is of another key, or all of them go to one consumer
+            try:
+                pieces = keys.read(channel.topic, fresh)
+            except BaseException:
+                keys.put_back(fresh)
+                raise
+            lost = [sequence for sequence, piece in zip(fresh, pieces, strict=True) if not piece]
+            if lost:
+                keys.leave(lost)
+                fresh = [sequence for sequence, piece in zip(fresh, pieces, strict=True) if piece]
+            frames = b"".join(pieces)
+        elif not keys.fair:
+            fresh, frames, budget = keys.look(channel.topic, channel.cursor, most, budget)
+        if not fresh:
+            if keys.reach():
+                continue
+            break
+        given += len(fresh)
+        try:
+            _send_picked(channel, keys, subscription, fresh, frames, now)
+        except BaseException:
+            keys.put_back(fresh)
+            raise
+    return given, budget
+
+
+def _send_picked(
+    channel: Channel, keys: Keys, subscription: Subscription, sequences: list[int], frames: bytes, now: int
+) -> None:
+    """Deliver messages for the first time, given with their frames, in rising order. Raises `ReadFailed`."""
+    holder, ledger = subscription.holder, channel.ledger
+    rows = b""
+    if subscription.headers:  # first: if they cannot be read, nothing has changed
+        rows = channel.topic.log.rows(sequences[0], sequences[-1] + 1)
+    deleted = channel.topic.deleted
+    looked_at = subscription.sample_rate or channel.latencies is not None or channel.effective.message_ttl
+    if looked_at or (deleted.total and any(sequence in deleted for sequence in sequences)):
+        frames, sequences = _inspect_each(channel, keys, frames, sequences, subscription.sample_rate, now)
+        if not sequences:
+            return
+    overlap = channel.overlap
+    if sequences[0] < overlap:
+        for sequence in sequences:
+            if sequence < overlap:
+                ledger.disown(range(sequence, sequence + 1), holder)
+    ledger.deliver(sequences, holder, timeout=subscription.timeout, now=now)
+    given = len(sequences)
+    holder.delivered_count += given
+    channel.delivered[subscription.locality] += given
+    if rows:
+        frames = kernel.with_headers(frames, rows)
+    if isinstance(subscription, Credit) and sequences[-1] - sequences[0] >= given:
+        _give_in_runs(subscription, sequences, frames)
+    else:
+        subscription.give(frames, given)
+
+
+def _give_in_runs(subscription: Subscription, sequences: list[int], frames: bytes) -> None:
+    """Give each run of sequences by itself, as the readers of a stream expect it."""
+    positions, _ = kernel.scan_frames(frames, 0, len(frames))
+    place = 0
+    for start, stop in runs_of(sequences):
+        after = place + stop - start
+        subscription.give(frames[positions[place] : positions[after]], stop - start)
+        place = after
+
+
+def _inspect_each(
+    channel: Channel, keys: Keys, frames: bytes, sequences: list[int], sample_rate: int, now: int
+) -> tuple[bytes, list[int]]:
+    """Drop what is deleted, too old or not wanted by a sampling consumer, and note when the rest was published."""
+    positions, _ = kernel.scan_frames(frames, 0, len(frames))
+    deleted = channel.topic.deleted
+    kept = [index for index, sequence in enumerate(sequences) if sequence not in deleted]
+    keys.leave([sequence for sequence in sequences if sequence in deleted])
+    if channel.effective.message_ttl:
+        oldest = _oldest(channel, now)
+        old = [sequences[index] for index in kept if time_of(frames, positions[index]) < oldest]
+        kept = [index for index in kept if time_of(frames, positions[index]) >= oldest]
+        if old:
+            channel.expire(old, now=now, fresh=True)
+            keys.leave([sequence for sequence in old if sequence not in channel.ledger])
+    if sample_rate:
+        wanted = [index for index in kept if channel.random.randrange(100) <= sample_rate]
+        keys.leave([sequences[index] for index in set(kept).difference(wanted)])
+        channel.discarded_count += len(kept) - len(wanted)
+        kept = wanted
+    if channel.latencies is not None:
+        channel.latencies.stamp(frames, positions, sequences, kept, skew=channel.topic.skew)
+    if len(kept) == len(sequences):
+        return frames, sequences
+    parts = [frames[positions[index] : positions[index + 1]] for index in kept]
+    return b"".join(parts), [sequences[index] for index in kept]
 
 
 def _delivered(channel: Channel) -> None:

@@ -8,6 +8,7 @@ from lapwing.broker.channel.active_consumer import ActiveConsumer
 
 if TYPE_CHECKING:
     from lapwing.broker.channel.channel import Channel
+    from lapwing.broker.channel.keys import Keys
     from lapwing.broker.settings.definitions import ChannelSettings, Rate
 
 
@@ -45,13 +46,16 @@ class TokenBucket:
 class DeliveryLimits:
     """The limits of one channel; a channel without limits has no such object."""
 
-    __slots__ = ("_bucket", "_most", "active")
+    __slots__ = ("_bucket", "_most", "active", "keys")
 
-    def __init__(self, settings: ChannelSettings, before: DeliveryLimits | None, *, now: int) -> None:
+    def __init__(
+        self, settings: ChannelSettings, before: DeliveryLimits | None, keys: Keys | None, *, now: int
+    ) -> None:
         """`before` are the limits that they replace: the active consumer stays the same."""
         self.active: ActiveConsumer | None = None
         if settings.active == "single":
             self.active = before.active if before is not None and before.active is not None else ActiveConsumer()
+        self.keys = keys  # where it delivers by key
         self._most = settings.max_in_flight  # 0: no limit
         self._bucket = TokenBucket(settings.rate, settings.burst, now=now) if settings.rate.count else None
 
@@ -71,15 +75,29 @@ class DeliveryLimits:
             channel.schedule(self._bucket.next_due())
 
 
-def limits_of(settings: ChannelSettings, before: DeliveryLimits | None, *, now: int) -> DeliveryLimits | None:
+def limits_of(
+    settings: ChannelSettings, before: DeliveryLimits | None, keys: Keys | None, *, now: int
+) -> DeliveryLimits | None:
     """Return the limits that settings ask for, instead of those `before`; None without any."""
-    if not settings.max_in_flight and not settings.rate.count and settings.active == "all":
+    if not settings.max_in_flight and not settings.rate.count and settings.active == "all" and keys is None:
         return None
-    return DeliveryLimits(settings, before, now=now)
+    return DeliveryLimits(settings, before, keys, now=now)
 
 
 def same_limits(one: ChannelSettings, other: ChannelSettings) -> bool:
     """Return whether two settings have the same limits on deliveries."""
-    return (one.active, one.max_in_flight, one.rate, one.burst) == (
+    return same_keys(one, other) and (one.active, one.max_in_flight, one.rate, one.burst) == (
         other.active, other.max_in_flight, other.rate, other.burst
+    )  # fmt: skip
+
+
+def by_key(settings: ChannelSettings) -> bool:
+    """Return whether settings have a channel deliver by key."""
+    return settings.order == "key" or settings.fair or settings.max_in_flight_per_key > 0
+
+
+def same_keys(one: ChannelSettings, other: ChannelSettings) -> bool:
+    """Return whether two settings have a channel deliver by key in the same way."""
+    return (one.order, one.fair, one.max_in_flight_per_key, one.key_from, one.key_weights) == (
+        other.order, other.fair, other.max_in_flight_per_key, other.key_from, other.key_weights
     )  # fmt: skip

@@ -28,7 +28,9 @@ class Latencies:
         # by sequence, of some messages in flight: when each was published (ns), and how many others it represents
         self.stamps: dict[int, tuple[int, int]] = {}
 
-    def stamp(self, frames: bytes, positions: Sequence[int], run: range, kept: Sequence[int], *, skew: int) -> None:
+    def stamp(
+        self, frames: bytes, positions: Sequence[int], run: Sequence[int], kept: Sequence[int], *, skew: int
+    ) -> None:
         """Note when some messages of a delivery were published: those at the places `kept` of `run`.
 
         `skew` leads from the broker's time to that of the timestamps.

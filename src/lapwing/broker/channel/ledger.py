@@ -30,6 +30,7 @@ from lapwing.broker.failures.failures import Failures
 from lapwing.errors import NotInFlight, NotOwner
 
 if TYPE_CHECKING:
+    from lapwing.broker.channel.keys import Keys
     from lapwing.broker.channel.latency import Latencies
     from lapwing.broker.channel.side_logged import SideLogged
 
@@ -93,7 +94,7 @@ class Lease:
         self.delivered = delivered  # ns
         self.timeout = timeout  # ns; None: the holder keeps it for ever
         self.deadline = deadline  # ns
-        self.runs: list[range] = []
+        self.runs: list[Sequence[int]] = []
 
     def settled(self) -> bool:
         """Return whether nothing is in flight under the lease any more (an open lease may still grow)."""
@@ -233,6 +234,8 @@ class Ledger:
         self._many = FEW  # number of leases at which settled ones are dropped before another is added
         self._number = 0
         self._latencies = latencies
+        self._keys: Keys | None = None
+        self._watched = latencies is not None  # whether anything else is to be noted when a message moves
         self._failed = NO_FAILURES.records
         self._journaled = journaled
         self._stamps: Collection[int] = latencies.stamps.keys() if latencies is not None else ()
@@ -363,7 +366,7 @@ class Ledger:
 
     # --- in flight ---------------------------------------------------------------------------------------------
 
-    def deliver(self, run: range, holder: Holder, *, timeout: int | None, now: int) -> None:
+    def deliver(self, run: Sequence[int], holder: Holder, *, timeout: int | None, now: int) -> None:
         """Put a run of messages in flight with `holder`, until the timeout has passed."""
         lease = holder.lease
         if lease is None or now - lease.delivered > SHARED or lease.timeout != timeout:
@@ -513,9 +516,12 @@ class Ledger:
         self.side_logged.leave(sequences)
         if self._failed:
             self.failures.drop(sequences)
-        if self._latencies is not None:
-            for sequence in sequences:
-                self._latencies.finished(sequence, now=now)
+        if self._watched:
+            if self._keys is not None:
+                self._keys.leave(sequences)
+            if self._latencies is not None:
+                for sequence in sequences:
+                    self._latencies.finished(sequence, now=now)
 
     def drop(self, sequence: int) -> None:
         """Drop a message that is nowhere any more: it cannot be read, or nobody wants it."""
@@ -523,13 +529,15 @@ class Ledger:
         self.attempts.pop(sequence, None)
         self.failures.drop([sequence])
         self.side_logged.leave([sequence])
+        if self._keys is not None:
+            self._keys.leave((sequence,))
 
     def finish_below(self, sequence: int) -> None:
         """Finish every message below `sequence`, without counting it as anybody's."""
         for holder in list(self.holders):
             for held in [held for held in holder.in_flight if held < sequence]:
                 del holder.in_flight[held]
-                self._unstamp(held)
+                self._moved(held)
             self._drop_if_gone(holder)
         for waiting in [waiting for waiting in (*self.ready, *self.alone) if waiting < sequence]:
             self.remove_waiting(waiting)
@@ -565,7 +573,7 @@ class Ledger:
                     self._drop_if_gone(holder)
             self.remove_waiting(sequence)
             self.attempts.pop(sequence, None)
-            self._unstamp(sequence)
+            self._moved(sequence)
 
     def take(self, sequence: int, holder: Holder) -> None:
         """Take a message from `holder`. Raises `NotOwner` or `NotInFlight`."""
@@ -619,9 +627,8 @@ class Ledger:
         for sequence in sequences:
             if sequence not in attempts:
                 attempts[sequence] = 1
-        if self._latencies is not None:
-            for sequence in sequences:
-                self._unstamp(sequence)
+        if self._watched:
+            self._come_back(sequences, delay)
         if delay > 0:
             for sequence in sequences:
                 self.deferred.defer(sequence, until=now + delay)
@@ -649,7 +656,7 @@ class Ledger:
     def wait_alone(self, sequence: int) -> None:
         """Have a message that was taken from its holder delivered alone."""
         self.attempts.setdefault(sequence, 1)
-        self._unstamp(sequence)
+        self._moved(sequence)
         self.own_failures().try_alone(sequence)
         self.alone[sequence] = None
 
@@ -670,7 +677,7 @@ class Ledger:
         """Put messages that no holder has any more in the hands of the mover of dead letters."""
         for sequence in sequences:
             self.attempts.setdefault(sequence, 1)
-            self._unstamp(sequence)
+            self._moved(sequence)
         mover = self.mover
         if mover is None:
             mover = self.mover = Holder(MOVER)
@@ -713,7 +720,7 @@ class Ledger:
                     self._drop_if_gone(holder)
             elif not self.remove_waiting(sequence):
                 continue
-            self._unstamp(sequence)
+            self._moved(sequence)
             if counted:
                 self.attempts[sequence] = min(self.attempts.get(sequence, 1) + 1, FATAL)
             else:
@@ -723,9 +730,25 @@ class Ledger:
             self.hold(claimed, to, timeout=timeout, delivered=now if delivered is None else min(delivered, now))
         return claimed
 
-    def _unstamp(self, sequence: int) -> None:
+    def _moved(self, sequence: int) -> None:
+        if self._watched:
+            if self._keys is not None:
+                self._keys.moved(sequence)
+            if self._latencies is not None:
+                self._latencies.stamps.pop(sequence, None)
+
+    def _come_back(self, sequences: Sequence[int], delay: int) -> None:
+        if self._keys is not None and delay > 0:
+            self._keys.put_off(sequences)
         if self._latencies is not None:
-            self._latencies.stamps.pop(sequence, None)
+            for sequence in sequences:
+                self._latencies.stamps.pop(sequence, None)
+
+    def follow(self, keys: Keys | None, ready: Ready) -> None:
+        """Report to `keys` from now on where messages go, if there are any; `ready` is the queue from now on."""
+        self._keys = keys
+        self._watched = keys is not None or self._latencies is not None
+        self.ready = ready
 
 
 def others(sequences: Sequence[int], done: list[int]) -> list[int]:

@@ -39,20 +39,22 @@ def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     for key, value in notes.changed(channel):
         journal.note(channel.name, key, value)
     unfinished, tried = ledger.unfinished()
+    if channel.keys is not None:  # beyond the cursor, what has no number of deliveries would look as if it had none
+        tried = dict.fromkeys((each for each in unfinished if each >= channel.cursor), 1) | tried
     journal.progress(channel.name, channel.cursor, runs_of(unfinished), tried)
     if ledger.named or channel.saved_holders:
         _save_holders(channel, journal)
     if channel.door_state != channel.saved_state:
         journal.note(channel.name, DOOR, json.dumps(channel.door_state).encode() if channel.door_state else b"")
         channel.saved_state = dict(channel.door_state)
-    channel.finished_ahead.drop_below(channel.cursor)
-    if channel.finished_ahead.runs != channel.saved_ahead:
-        channel.saved_ahead = list(channel.finished_ahead.runs)
+    finished = channel.finished_runs()
+    if finished != channel.saved_ahead:
+        channel.saved_ahead = list(finished)
         journal.note(channel.name, AHEAD, json.dumps({"runs": channel.saved_ahead}).encode())
     channel.dirty = False
     if now is not None:
         count = len(unfinished) + sum(len(holder.in_flight) for holder in ledger.named.values())
-        channel.quiet_until = now + count * SAVING
+        channel.quiet_until = now + (count + len(channel.saved_ahead)) * SAVING
 
 
 def save_returned(channel: Channel, sequences: Sequence[int], *, now: int, sync: bool) -> None:

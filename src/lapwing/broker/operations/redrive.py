@@ -494,7 +494,8 @@ def _is_ahead(channel: Channel, sequence: int) -> bool:
     """Return whether a message waits for its first delivery since the channel was created or moved."""
     if sequence in channel.topic.deleted:
         return False
-    return sequence >= channel.cursor and sequence not in channel.finished_ahead
+    finished = sequence in channel.finished_ahead or channel.ahead.has_passed(sequence)
+    return sequence >= channel.cursor and not finished
 
 
 def _same_message(topic: Topic, sequence: int, letter: DeadLetter) -> bool:

@@ -106,8 +106,7 @@ def seek(channel: Channel, sequence: int, *, now: int) -> SeekPlan:
     """Move the cursor and keep a bookmark of where it was; return what that did."""
     found = plan(channel, sequence)
     runs = runs_of(each for each in channel.ledger.sequences() if each < channel.cursor)
-    channel.finished_ahead.drop_below(channel.cursor)
-    bookmark = _bookmark(channel.cursor, runs, found.sequence, channel.finished_ahead.runs)
+    bookmark = _bookmark(channel.cursor, runs, found.sequence, channel.finished_runs())
     channel.seek(found.sequence, back=True)
     channel.bookmark = bookmark
     return found
@@ -186,7 +185,7 @@ def _finished_since(channel: Channel, bookmark: Bookmark) -> Runs:
     """Return the messages from the target of the last seek on that were finished before it or since."""
     channel.pass_over()
     finished = gaps(bookmark.target, channel.cursor, runs_of(channel.ledger.sequences()))
-    return Runs([*finished, *channel.finished_ahead.runs, *bookmark.finished])
+    return Runs([*finished, *channel.finished_runs(), *bookmark.finished])
 
 
 def _plan_undo(channel: Channel, bookmark: Bookmark, since: Runs) -> SeekPlan:

@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from lapwing import durations, names
+from lapwing import durations, kernel, names
 from lapwing.broker.settings import times
 from lapwing.errors import SettingRefused
 from lapwing.net import options
@@ -24,6 +24,9 @@ _SECOND: Final = 1_000_000_000  # ns
 _PER: Final = {"s": _SECOND, "m": 60 * _SECOND, "h": 3600 * _SECOND}
 _LARGEST: Final = 2**63 - 1
 _LONGEST_VALUE: Final = 80  # characters of a refused value that are shown
+_LONGEST_POINTER: Final = 1024  # characters
+_HEAVIEST: Final = 1000
+_MOST_WEIGHTS: Final = 1000
 
 _DEAD: Final = ".dead"
 _HASH: Final = 8  # hex digits of a name's hash
@@ -31,6 +34,9 @@ _LONGEST_CHANNEL_PART: Final = 40  # of the default name of a dead-letter topic
 
 
 # --- kinds of values --------------------------------------------------------------------------------------------
+
+
+Weights = tuple[tuple[str, int], ...]  # pattern of keys, and weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +141,36 @@ def _read_field(value: Any) -> str:
     return str(value)
 
 
+def _read_key_from(value: Any) -> str:
+    kind, colon, name = _text(value).partition(":")
+    header = kind == "header" and colon and kernel.count_headers(json.dumps({name: ""}).encode()) == 1
+    if not header and not (kind == "json" and name.startswith("/") and len(name) <= _LONGEST_POINTER):
+        raise ValueError('"header:" and the name of a header, or "json:" and a pointer such as json:/customer/id')
+    return str(value)
+
+
+def _read_weights(value: Any) -> Weights:
+    """Return patterns of keys with their weights, from text or an object; the first that matches a key counts."""
+    expected = f'keys and their weights from 1 to {_HEAVIEST}, such as "gold-*=3,silver=2"'
+    if isinstance(value, str):
+        pairs = [each.rpartition("=")[::2] for each in value.split(",") if each]
+    elif isinstance(value, dict):
+        pairs = [(name, str(weight)) for name, weight in value.items() if not isinstance(weight, bool)]
+    else:
+        raise ValueError(expected)
+    found = []
+    for name, weight in pairs:
+        good = name.strip() and weight.isascii() and weight.strip().isdigit() and 1 <= int(weight) <= _HEAVIEST
+        if not good or len(pairs) > _MOST_WEIGHTS:
+            raise ValueError(expected)
+        found.append((name.strip(), int(weight)))
+    return tuple(found)
+
+
+def _show_weights(weights: Weights) -> str:
+    return ",".join(f"{name}={weight}" for name, weight in weights)
+
+
 COUNT: Final = _ranged(INTEGER, 0, _LARGEST, "an integer of 0 or more")
 _SPAN: Final = Kind("duration", durations.parse, _read_span, durations.show)
 SPAN: Final = _ranged(
@@ -155,6 +191,9 @@ FIELDS: Final = _choice("pairs", "json")
 KEEP: Final = _choice("finished", "trimmed")
 HOLD: Final = _choice("timeout", "connection")
 ACTIVE: Final = _choice("all", "single")
+ORDER: Final = _choice("none", "key")
+KEY_FROM: Final = Kind("source of a key", _read_key_from, _read_key_from)
+WEIGHTS: Final = Kind("weights", _read_weights, _read_weights, _show_weights, _show_weights)
 FIELD: Final = Kind("text", _read_field, _read_field)
 FLAG: Final = _ranged(BOOLEAN, False, True, "true or false")
 
@@ -192,6 +231,25 @@ class ChannelSettings:
         "answered everything",
         kind=ACTIVE,
     )
+    order: str = option(
+        "none",
+        "deliver in any order, or by key: at most one message of a key at a time, in order, and the next one only when "
+        "it is finished or given up",
+        kind=ORDER,
+    )
+    fair: bool = option(
+        False, "deliver to keys in turn, the one with fewest messages in flight first; false: first come, first served",
+        kind=FLAG,
+    )  # fmt: skip
+    key_from: str = option(
+        "header:key", "find the key of a message in a header, or in its JSON body, such as json:/customer/id",
+        kind=KEY_FROM,
+    )  # fmt: skip
+    key_weights: Weights = option(
+        (), "deliver so many messages of a key at its turn, with fair, such as gold-*=3,silver=2; other keys: 1",
+        kind=WEIGHTS,
+    )  # fmt: skip
+    max_in_flight_per_key: int = option(0, "deliver at most this many of one key at a time; 0: no limit", kind=COUNT)
     max_in_flight: int = option(0, "deliver at most this many at a time to all consumers; 0: no limit", kind=COUNT)
     rate: Rate = option(
         UNLIMITED, "deliver at most this often, such as 100/s or 5/m; empty: no limit", kind=RATE
@@ -334,6 +392,12 @@ def check_channel(settings: ChannelSettings, *, topic: str, max_msg_timeout: int
             f"retry_first {show(settings.retry_first)} is longer than retry_max {show(settings.retry_max)}: "
             "lower retry_first or raise retry_max"
         )
+    if settings.order == "key" and settings.max_in_flight_per_key > 1:
+        raise SettingRefused(
+            "order key has at most one message of a key in flight: remove max_in_flight_per_key, or order"
+        )
+    if settings.key_weights and not settings.fair:
+        raise SettingRefused("key_weights needs fair: set fair too, or remove key_weights")
     if settings.burst and not settings.rate.count:
         raise SettingRefused("burst needs a rate: set rate too, or remove burst")
     if settings.dead_topic == "" and settings.overflow == "dead":

@@ -1,12 +1,18 @@
 """Runs of sequences: the places beyond a cursor that it skips, and sets of sequences in little memory."""
 
+from __future__ import annotations
+
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import sub
+from typing import TYPE_CHECKING
 
 from lapwing.records import dataclass
+
+if TYPE_CHECKING:
+    from lapwing.broker.topic.deleted import DeletedRuns
 
 Run = tuple[int, int]  # [start, stop)
 
@@ -94,6 +100,22 @@ class SkippedRuns:
         """Forget all runs."""
         self._runs.clear()
         self.count = 0
+
+    def note_finished(self, finished: Sequence[int], cursor: int, into: Runs) -> None:
+        """Add to `into` which of these messages, that are finished now, the cursor is to skip."""
+        into.add(runs_of(each for each in finished if each >= cursor and each in self))
+
+    def finished_runs(self, unfinished: Callable[[], Iterable[int]]) -> Sequence[Run]:
+        """Return what was looked at beyond the cursor and is finished; here nothing is looked at."""
+        return ()
+
+    def has_passed(self, sequence: int) -> bool:
+        """Return whether a message beyond the cursor was looked at, and does not wait; here none is looked at."""
+        return False
+
+    def deleted_in(self, deleted: DeletedRuns) -> int:
+        """Return how many of the skipped messages are deleted."""
+        return sum(deleted.count(start, stop) for start, stop in self.runs)
 
 
 class Runs:

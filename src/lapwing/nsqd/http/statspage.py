@@ -120,6 +120,12 @@ def _channel_object(channel: ChannelStats, chosen: str) -> dict[str, Any]:
         found["consumers"] = [_holder_object(holder) for holder in channel.holders]
     if channel.active is not None:
         found["active_consumer"] = channel.active
+    if channel.blocked is not None:
+        found["keys_blocked"] = channel.blocked.count
+        found["waiting_for_key"] = channel.blocked.waiting
+        if channel.blocked.count:
+            seconds = round(channel.blocked.oldest_ns / 1e9, 3)
+            found["oldest_blocked_key"] = {"key": channel.blocked.oldest, "seconds": seconds}
     return found | ({"settings": channel.settings} if channel.settings else {})
 
 

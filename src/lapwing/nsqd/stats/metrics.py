@@ -265,6 +265,15 @@ class Metrics:
         active = Family(
             "lapwing_channel_active_consumer", "gauge", "1 for the consumer that gets messages, where only one does."
         )
+        blocked = Family(
+            "lapwing_channel_keys_blocked", "gauge", "Keys whose messages wait for others of their key."
+        )
+        waiting = Family(
+            "lapwing_channel_waiting_for_key", "gauge", "Messages that wait for others of their key to be finished."
+        )
+        stuck = Family(
+            "lapwing_channel_oldest_blocked_key_seconds", "gauge", "How long the key is blocked that is so for longest."
+        )
         holders = [Family(f"lapwing_consumer_{name}", "gauge", text) for name, text, _ in HOLDER_GAUGES]
         async for counted in count_topics(self._broker, self._now, sorted(self._broker.topics)):
             for topic in counted:
@@ -276,13 +285,17 @@ class Metrics:
                     ages.append(self._age(topic.name, channel.name))
                     if channel.active:
                         active.add(1, labels | {"consumer": channel.active})
+                    if channel.blocked is not None:
+                        blocked.add(channel.blocked.count, labels)
+                        waiting.add(channel.blocked.waiting, labels)
+                        stuck.add(channel.blocked.oldest_ns / _SECOND, labels)
                     for quantile, nanoseconds in channel.latency.percentiles or ():
                         latencies.add(nanoseconds / _SECOND, labels | {"quantile": str(quantile)})
         age = ("lapwing_channel_oldest_message_age_seconds", "gauge", "Age of the oldest message that is not finished.")
         aged = _column(*age, channels.labels, ages)
-        held = chain.from_iterable(each.slices() for each in holders)
+        held = chain.from_iterable(each.slices() for each in [active, blocked, waiting, stuck, *holders])
         piped = chain.from_iterable(each.slices() for each in self._of_pipelines())
-        for lines in chain(topics.render(), channels.render(), aged, latencies.slices(), active.slices(), held, piped):
+        for lines in chain(topics.render(), channels.render(), aged, latencies.slices(), held, piped):
             yield lines.encode()
             await asyncio.sleep(0)
 
