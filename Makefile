@@ -95,6 +95,10 @@ fuzz: setup
 docs: setup
 	$(BIN)/python scripts/site
 
+# in dist: the source archive, and a wheel with the compiled kernel
+dist: setup
+	@scripts/dist
+
 screens: setup
 	$(BIN)/python tests/admin/screens.py
 
