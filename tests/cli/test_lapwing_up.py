@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,26 @@ def test_the_stack_runs_heals_and_stops(up: Up, tmp_path: Path) -> None:
     assert up.end(signal.SIGTERM) == 0
     assert all(gone(pid) for pid in pids if pid)
     assert (tmp_path / "data" / "nsqd" / "topics").is_dir()
+
+
+def test_a_replicated_stack_loses_a_machine_and_takes_over(tmp_path: Path) -> None:
+    up = Up(tmp_path / "data", "--replicated").await_start()
+    try:
+        until(lambda: up.pid("nsqd"), seconds=60, what="nsqd")
+        first = up.pid("nsqd")
+        assert first is not None
+        http = up.addresses["nsqd"].split("http ")[1].split(",")[0]
+        urllib.request.urlopen(f"http://{http}/pub?topic=orders", data=b"kept").close()
+        data = tmp_path / "data" / "nsqd"
+        data.rename(tmp_path / "lost")
+        os.kill(first, signal.SIGKILL)
+        until(lambda: up.pid("nsqd") not in (None, first), seconds=60, what="a new nsqd")
+
+        until(lambda: "orders" in up.status["topics"], seconds=60, what="the topic")
+        remote = f"file://{tmp_path}/data/remote-nsqd"
+        assert json.loads(process("remote", "status", remote, "--json").stdout)["epoch"] == 2
+    finally:
+        up.end(signal.SIGTERM)
 
 
 def test_several_nodes_run_with_logs_of_their_own_beside_a_stack_that_starts_at_the_same_moment(tmp_path: Path) -> None:

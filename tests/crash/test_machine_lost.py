@@ -182,6 +182,7 @@ def start_once(url: str, path: Path, *arguments: str) -> daemons.Daemon:
     )  # fmt: skip
 
 
+@pytest.mark.timeout(120 + 30 * MACHINES)
 def test_no_acknowledged_message_is_lost_with_its_machine(url: str, tmp_path: Path):
     machine = start(url, tmp_path / "data0")
     tcp, http = machine.tcp, machine.http

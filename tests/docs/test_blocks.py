@@ -81,6 +81,9 @@ NOT_RUN = {
         "needs a cluster; tests/packaging builds the wheel of the image and renders the chart",
     ("operations.md", "pip install 'lapwing[replicated]'"):
         "writes to S3; tests/cli/test_lapwing_remote.py does it on loopback",
+    ("replicated.md", "sh"): "needs S3; tests/crash/test_taken_over.py does it with a folder",
+    ("replicated.md", "ini"): "for systemd, which is not here",
+    ("replicated.md", "apiVersion: apps/v1"): "needs a cluster; test_data_is_well_formed reads it",
     ("redis.md", "lapwing import-redis redis.example:6379 orders 'events:*' --to 127.0.0.1:6379"):
         "another machine; tests/cli/test_import_redis.py copies",
     ("spark.md", "pip install 'lapwing[spark]'"): "installs packages",

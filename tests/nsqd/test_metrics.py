@@ -196,6 +196,8 @@ async def test_every_metric_is_documented_and_no_other() -> None:
     await node.api.schedules.stop()
     status = {"rows_in": 1, "rows_out": 1, "rejected": 0, "late": 0, "lag": 0, "input_rate": 1.0, "batch_ms": 5}
     await node.ask("POST", "/pipelines/p", json.dumps(status | {"batch_at_ms": 1, "state": "running"}).encode())
+    keys = ("epoch", "index", "lag_ms", "requests", "bytes", "checkpoints")
+    node.remote = {**dict.fromkeys(keys, 1), "problem": None, "fenced": None}
     text = (await node.ask("GET", "/metrics"))[1]
     documented = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text().partition("### nsqadmin")[0]
     table = "\n".join(row for row in documented.splitlines() if row.startswith("| `"))

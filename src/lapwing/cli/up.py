@@ -29,6 +29,9 @@ def app(
         Option(choices=("memory", "os", "fsync"),
                help="When nsqd acknowledges a publish; see `lapwing docs operations`."),
     ] = "os",
+    replicated: Annotated[
+        bool, Option("--replicated", help="Keep remote logs in folders, and print how to lose a machine.")
+    ] = False,
     every: Annotated[
         float, Option(min=0.2, duration=True, help="Time between status lines without a terminal.")
     ] = 10,
@@ -44,6 +47,6 @@ def app(
 
     with stack.starting() as started:
         plan = stack.plan(data.absolute(), host=host, admin=admin, spark=spark, demo=demo, demo_rate=demo_rate,
-                          durability=durability, nodes=nodes, demo_without=tuple(demo_without),
-                          prepare=prepare)
+                          durability="replicated" if replicated else durability, nodes=nodes,
+                          demo_without=tuple(demo_without), prepare=prepare)
         stack_run.run(plan, started, every=every, as_json=as_json)

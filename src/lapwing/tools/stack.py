@@ -59,6 +59,10 @@ class Plan:
         """The address of each nsqd for Redis clients, on loopback only."""
         return [f"127.0.0.1:{self.ports[f'{nsqd_name(number)}_redis']}" for number in range(self.nodes)]
 
+    def remote_folder(self, number: int) -> Path:
+        """Return the folder with the remote log of an nsqd."""
+        return self.data / f"remote-{nsqd_name(number)}"
+
     def address(self, port: str) -> str:
         """Return `host:port` at which this machine reaches a program."""
         return f"{'127.0.0.1' if self.host in ('0.0.0.0', '::') else self.host}:{self.ports[port]}"
@@ -192,12 +196,16 @@ def services(plan: Plan) -> list[list[Service]]:
 
 def _nsqd(plan: Plan, number: int, broadcast: str) -> Service:
     name = nsqd_name(number)
+    remote: tuple[str, ...] = ()
+    if plan.durability == "replicated":  # it is started again by the supervisor alone, so it may always take over
+        remote = (f"--remote=file://{plan.remote_folder(number)}", "--take-over=always")
     tcp, http, redis = f"{name}_tcp", f"{name}_http", plan.redis_addresses[number]
     return Service(
         name,
         (*program("nsqd"), f"--tcp-address={plan.listen(tcp)}", f"--http-address={plan.listen(http)}",
          f"--broadcast-address={broadcast}", f"--lookupd-tcp-address={plan.address('lookupd_tcp')}",
-         f"--data-path={plan.data / name}", f"--durability={plan.durability}", f"--redis-address={redis}", *REPLAY,
+         f"--data-path={plan.data / name}", f"--durability={plan.durability}", *remote,
+         f"--redis-address={redis}", *REPLAY,
          LONGEST_DEFER, *((LATENCY,) if plan.admin else ())),
         address=f"tcp {plan.address(tcp)}, http {plan.address(http)}, redis {redis}",
         ping=plan.address(http), patience=10.0,

@@ -12,6 +12,17 @@ from lapwing.tools.stack import PORTS, Plan
 _QUERY: Final = f"select country, count(*) as orders, sum(total) as sum from {ORDERS} group by country"
 
 
+def losing(plan: Plan, pid: int) -> list[str]:
+    """Return lines to print: the commands that lose the machine of the first nsqd, which another one follows."""
+    data, remote = _relative(plan.data / "nsqd"), f"file://{plan.remote_folder(0)}"
+    return [
+        "Lose the machine of nsqd, with its disk; the next process takes over what it had acknowledged:",
+        f"  mv {data} {data}.lost",
+        f"  kill -9 {pid}",
+        f"  lapwing remote status {shlex.quote(remote)}   # the owner, and its epoch: one more than before",
+    ]
+
+
 def suggestions(plan: Plan, *, room: int = 0) -> list[str]:
     """Return lines to print: the page, and commands that show what lapwing can do.
 

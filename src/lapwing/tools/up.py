@@ -20,7 +20,7 @@ from lapwing.tools.program import first_of
 from lapwing.tools.stack import PIPELINES, Plan, data_folder, pipelines, services, without_spark
 from lapwing.tools.supervisor import Child, Service, Supervisor
 from lapwing.tools.terminal import Screen, Terminal
-from lapwing.tools.try_next import preparation, suggestions
+from lapwing.tools.try_next import losing, preparation, suggestions
 
 START: Final = 30.0  # s for a daemon to come up
 _PROGRESS: Final = 2.0  # s between two reports of a set-up
@@ -68,6 +68,9 @@ class Up:
             print(f"starting {names}", flush=True)
             if self._plan.pipelines:
                 print("Spark takes some 20 s, the rest is there at once", flush=True)
+        if self._plan.durability == "replicated":
+            for number in range(self._plan.nodes):
+                self._plan.remote_folder(number).mkdir(exist_ok=True)
         await first_of(stop.wait(), supervisor.start(needed=2, seconds=START))
         if not stop.is_set():
             listening = asyncio.create_task(self._await_all(supervisor.children))
@@ -135,6 +138,9 @@ class Up:
         for child in children:
             print(f"  {child.service.name:<13}  {child.service.address}", flush=True)
         print(f"  {'data and logs':<13}  {self._plan.data}", flush=True)
+        if self._plan.durability == "replicated":
+            nsqd = next(child for child in children if child.service.name == "nsqd")
+            print("\n".join(["", *losing(self._plan, nsqd.pid or 0), ""]), flush=True)
         if self._plan.demo:
             print("\n".join(["", *suggestions(self._plan, room=Terminal.of(sys.stdout).width), ""]), flush=True)
         elif prepare := preparation(self._plan):
