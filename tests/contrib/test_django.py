@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -239,6 +240,27 @@ print(json.dumps(names))
     assert len(project.noted()) <= 103  # twice at most what a killed worker had begun
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(PATIENCE) == 0
+
+
+def test_a_worker_waits_while_another_program_writes_to_sqlite(project: Project) -> None:
+    (name,) = project.run("print(json.dumps([jobs.note.enqueue('once').id]))")
+    other = sqlite3.connect(project.environment["TASKS_DATABASE"], isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    project.worker("--no-relay")
+    topic = f"{project.prefix}default"
+
+    def counted(name: str) -> int:
+        url = f"{project.nsqd.url}/stats?format=json&topic={topic}"
+        channels = json.load(urllib.request.urlopen(url))["topics"][0]["channels"]
+        return sum(int(channel[name]) for channel in channels)
+
+    until(lambda: counted("in_flight_count") == 1)
+    time.sleep(1)  # in which a worker that does not wait fails
+    other.execute("COMMIT")
+    other.close()
+
+    assert project.results("note", [name]) == [["SUCCESSFUL", "ONCE", [], 1]]
+    assert counted("requeue_count") == 0
 
 
 def test_a_task_that_kills_its_workers_is_given_up(project: Project) -> None:

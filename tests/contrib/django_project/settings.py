@@ -11,7 +11,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ["TASKS_DATABASE"],
-        "OPTIONS": {"timeout": 60, "transaction_mode": "IMMEDIATE"},
+        "OPTIONS": {"timeout": 60},  # for slow machines; the rest as `startproject` has it
     }
 }
 OPTIONS = {

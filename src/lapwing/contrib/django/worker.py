@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import close_old_connections, transaction
+from django.db.models import F
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 from django.utils.dateparse import parse_datetime
@@ -76,6 +77,7 @@ class Worker:
         fields |= {"run_after": _time(job["run_after"]), "enqueued_at": _time(job["enqueued_at"])}
         now = timezone.now()
         with transaction.atomic(using=self._backend.database):
+            rows.filter(id=job["id"]).update(status=F("status"))  # first a write: SQLite lets no reader wait for one
             rows.get_or_create(id=job["id"], defaults=fields | {"status": TaskResultStatus.READY.value})
             row: TaskRow = rows.select_for_update().get(id=job["id"])
             if row.status == TaskResultStatus.SUCCESSFUL.value:

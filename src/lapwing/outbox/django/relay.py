@@ -1,5 +1,7 @@
 """Add messages to the outbox in your transaction, and publish them."""
 
+from contextlib import nullcontext
+
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 
 from lapwing.client.bodies import Body
@@ -45,9 +47,11 @@ class Relay(publishing.OutboxRelay):
     def relay_some(self) -> int:
         """Publish the oldest rows and return how many. Raises `ClientError` or `django.db.Error`; rows stay then."""
         connections[self._using].close_if_unusable_or_obsolete()  # Django does that for requests alone
-        with transaction.atomic(using=self._using):
+        locks = connections[self._using].features.has_select_for_update_skip_locked
+        # without locks of rows a transaction keeps no other relay away, and SQLite would refuse to write in it
+        with transaction.atomic(using=self._using) if locks else nullcontext():
             waiting = OutboxMessage.objects.using(self._using).exclude(id__in=self._refused).order_by("id")
-            if connections[self._using].features.has_select_for_update_skip_locked:
+            if locks:
                 waiting = waiting.select_for_update(skip_locked=True)
             columns = waiting.values_list("id", "topic", "body", "headers", "message_id")[: self._batch]
             rows = [OutboxRow(key, topic, bytes(body), headers, name) for key, topic, body, headers, name in columns]
