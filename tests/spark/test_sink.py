@@ -44,6 +44,22 @@ def test_a_large_frame_arrives_whole(spark, broker):
     assert sorted(map(int, broker.bodies("numbers"))) == list(range(30_000))
 
 
+def test_headers_are_a_map_or_the_text_of_an_object(spark, broker):
+    text = spark.sql("""select 'a' as body, '{"k": "v", "l": "w"}' as headers union all select 'b', null""")
+    write(text, broker, topic="t")
+    write(spark.sql("select 'c' as body, map('k', 'v') as headers"), broker, topic="t")
+
+    rows = spark.read.format("lapwing").options(nsqd=broker.address, topic="t", includeHeaders="true").load()
+    found = {row["body"].decode(): row["headers"] or {} for row in rows.select("body", "headers").collect()}
+    assert found == {"a": {"k": "v", "l": "w"}, "b": {}, "c": {"k": "v"}}
+
+
+@pytest.mark.parametrize("text", ["no", "[]", '{"k": 1}'])
+def test_headers_that_are_no_object_of_strings_are_refused(spark, broker, text):
+    with pytest.raises(Exception, match="row 0: headers are no JSON object of strings"):
+        write(spark.sql(f"select 'd' as body, '{text}' as headers"), broker, topic="t")
+
+
 def test_a_write_with_a_name_and_a_number_happens_once(spark, broker):
     frame = spark.createDataFrame([("x",)], "body string")
     for batch in ("1", "1", "2", "1"):

@@ -115,7 +115,7 @@ def _extras(rows: pa.RecordBatch) -> list[tuple[int, int, dict[str, str]]]:
     for index, pairs, defer, key in zip(
         indices, *(columns.get(name, nothing) for name in ("headers", "defer_ms", "key")), strict=True
     ):
-        headers = dict(pairs or ())
+        headers = _of_json(pairs, index) if isinstance(pairs, str) else dict(pairs or ())
         if key is not None:
             headers["key"] = key if isinstance(key, str) else key.decode("utf-8", "backslashreplace")
         if any(value is None for value in headers.values()):
@@ -124,6 +124,16 @@ def _extras(rows: pa.RecordBatch) -> list[tuple[int, int, dict[str, str]]]:
             raise BadRow(f"row {index}: defer_ms is {defer}")
         if headers or defer:
             found.append((index, defer or 0, headers))
+    return found
+
+
+def _of_json(text: str, index: int) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str | None) for value in found.values()):
+        raise BadRow(f"row {index}: headers are no JSON object of strings: {text[:80]}")
     return found
 
 

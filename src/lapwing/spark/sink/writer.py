@@ -41,7 +41,7 @@ _NUMBER: Final = (ShortType, IntegerType, LongType)
 _TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "body": _TEXT,
     "topic": (StringType,),
-    "headers": (MapType,),
+    "headers": (MapType, StringType),
     "defer_ms": _NUMBER,
     "key": _TEXT,
 }

@@ -1,6 +1,6 @@
 """Rows to topics: the columns that the sink wants, checked before anything starts."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
@@ -15,8 +15,6 @@ from lapwing.spark.sink.writer import BadColumns, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-HEADERS: Final = "map<string,string>"
 
 
 def options(settings: PipelineSettings, context: RunContext, *, streaming: bool = False) -> dict[str, str]:
@@ -58,8 +56,13 @@ def messages(frame: "DataFrame", to: str, name: str) -> "DataFrame":
 
 
 def beside(good: "DataFrame", everything: "DataFrame", rejects: str, name: str) -> "DataFrame":
-    """Messages, and the rejects among `everything`, in two passes over the input."""
+    """Messages, and the rejects among `everything`, in two passes over the input.
+
+    Headers are text here: Spark measures a batch of Arrow after each row, and all rows of it again for a map.
+    """
     good = good.withColumn("body", F.col("body").cast("binary"))
+    if dict(good.dtypes).get("headers", "string") != "string":
+        good = good.withColumn("headers", F.to_json("headers"))
     return good.unionByName(rejected(everything, rejects, name), allowMissingColumns=True)
 
 
@@ -86,4 +89,4 @@ def _reject(topic: str, pipeline: str) -> "dict[str, Column]":
         F.lit("origin-sequence"), why["sequence"].cast("string"),
         F.lit("origin-id"), why["id"],
     )  # fmt: skip
-    return {"topic": F.lit(topic), "body": why["body"].cast("binary"), "headers": headers.cast(HEADERS)}
+    return {"topic": F.lit(topic), "body": why["body"].cast("binary"), "headers": F.to_json(headers)}

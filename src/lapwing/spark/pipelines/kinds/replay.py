@@ -187,7 +187,7 @@ def shaped(rows: "DataFrame", settings: ReplaySettings) -> "DataFrame":
     # by sequence within one task, so that messages keep their order
     ordered = found.coalesce(1).sortWithinPartitions("topic", "node", "sequence")
     return ordered.where("body is not null and octet_length(body) > 0").select(
-        "body", headers.cast(publish.HEADERS).alias("headers"), F.lit(settings.to or "none").alias("topic")
+        "body", F.to_json(headers).alias("headers"), F.lit(settings.to or "none").alias("topic")
     )
 
 
