@@ -9,6 +9,7 @@ from test_pipeline_archive import redo_last_batch
 from documents import block
 from lapwing.errors import ConfigError, LapwingError
 from lapwing.spark import reason
+from lapwing.spark.pipelines.kinds import transform
 from lapwing.spark.pipelines.run import command as run_command
 from lapwing.spark.pipelines.run.home import PipelineHome
 
@@ -86,6 +87,23 @@ def test_results_and_rejects_of_any_query_are_published(runs, broker, tmp_path, 
         "amount is no double", "not JSON",
     ]  # fmt: skip
     assert all("key" not in message["headers"] for message in broker.messages("orders.rejected"))
+
+
+@pytest.mark.parametrize("named", [0, 5_000])
+def test_rejects_are_published_also_where_the_query_leaves_nothing(runs, broker, tmp_path, monkeypatch, named):
+    monkeypatch.setattr(transform, "_NAMED_REJECTS", named)
+    file = written(
+        tmp_path, "kind: transform\ntopics: orders\nschema: id bigint\nto: out\nsql: select id from input where false\n"
+    )
+    broker.publish("orders", b'{"id": 1}', b"no json", b'{"id": 2}', b'{"id": "x"}')
+
+    progress = runs.once(file)
+    redo_last_batch(runs, "clean")
+    runs.once(file)
+
+    assert (broker.bodies("out") if broker.ask("/log/offsets?topic=out")["topics"] else []) == []
+    assert sorted(broker.bodies("orders.rejected")) == ["no json", '{"id": "x"}']
+    assert progress.rejected == 2
 
 
 def test_an_error_in_an_expression_is_not_met_by_what_does_not_concern_it(runs, broker, tmp_path):

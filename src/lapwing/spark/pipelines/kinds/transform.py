@@ -1,30 +1,94 @@
 """SQL or Python over the messages of a topic, out to another topic; what does not parse goes to one of its own."""
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 from lapwing.errors import ConfigError
 from lapwing.spark.failures import compiling, raised_in
 from lapwing.spark.pipelines.kinds import publish
 from lapwing.spark.pipelines.kinds.messages import read_stream
-from lapwing.spark.pipelines.kinds.parse import divided, parse
+from lapwing.spark.pipelines.kinds.parse import REJECTED, divided, parse
 from lapwing.spark.pipelines.run.context import PreparedQuery, RunContext
 from lapwing.spark.pipelines.settings.kind_settings import TransformSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# steps of a plan that look at each row by itself
+_ROW_BY_ROW: Final = re.compile(r"[\s:|+~-]*(Project|Filter|Generate|SubqueryAlias|View|Streaming\w+) ")
+_NAMED_REJECTS: Final = 5_000  # of one batch that are asked for by their sequences; of more, the whole batch is read
+
 
 def build(settings: TransformSettings, context: RunContext) -> PreparedQuery:
-    """Return the query that transforms. Both outputs leave in one batch of one sink, so they are published once."""
+    """Return the query that transforms; each batch of its results is published once, and so are its rejects.
+
+    A query that looks at each row by itself is run batch by batch, and rejects are read again, by their sequences.
+    Any other is one stream with the rejects, which reads and parses every message for each of the two.
+    """
     frame = read_stream(context.spark, settings, includeHeaders="true")
     found = divided(parse(frame, settings, context))
     result = result_of(found.good, settings, context)
     out = publish.messages(result, settings.to, settings.name)
     rejects = publish.rejects_topic(settings) if settings.format != "binary" else ""
+    if rejects and _is_row_by_row(result):
+        write = _batch_writer(settings, context, rejects)
+        return PreparedQuery(frame.writeStream.foreachBatch(write), settings.trigger)
     if rejects:
         out = publish.beside(out, found.everything, rejects, settings.name)
     writer = out.writeStream.format("lapwing").options(**publish.options(settings, context, streaming=True))
     return PreparedQuery(writer, settings.trigger)
+
+
+def _is_row_by_row(result: "DataFrame") -> bool:
+    """Return whether the query gives for a batch alone what it gives for the stream."""
+    text = StringIO()
+    with redirect_stdout(text):
+        result.explain(extended=True)
+    plan = text.getvalue().partition("== Analyzed Logical Plan ==\n")[2].partition("\n== ")[0].splitlines()
+    return all(_ROW_BY_ROW.match(line) for line in plan[1:])  # the first has the columns
+
+
+def _observed(met: Observation) -> dict[str, Any]:
+    """Return what was observed; nothing where Spark has left out the step, as for a query that never has results."""
+    try:
+        return met.get
+    except Py4JJavaError:
+        return {}
+
+
+def _batch_writer(
+    settings: TransformSettings, context: RunContext, rejects: str
+) -> "Callable[[DataFrame, int], None]":
+    """Return the function that publishes a batch: first its results, then the rejects that were met meanwhile."""
+    sink = publish.options(settings, context)
+
+    def write(batch: "DataFrame", number: int) -> None:
+        query, met = context.checkpoint.query(), Observation()
+        sequences = F.collect_set(F.col(REJECTED)["sequence"])
+        everything = divided(parse(batch, settings, context)).everything
+        everything = everything.observe(met, F.count(REJECTED).alias("count"), sequences.alias("sequences"))
+        good = everything.where(F.col(REJECTED).isNull()).drop(REJECTED)
+        out = publish.messages(result_of(good, settings, context), settings.to, settings.name)
+        # the name that the stream's own sink would give it
+        publish.once(out, sink, f"query-{query}", number)
+        seen = _observed(met)
+        if seen.get("count") == 0:
+            context.count_rejected(0)
+            return
+        if seen and seen["count"] <= _NAMED_REJECTS:
+            batch = batch.where(f"sequence in ({','.join(map(str, seen['sequences']))})")
+        bad = publish.rejected(divided(parse(batch, settings, context)).everything, rejects, settings.name)
+        publish.once(bad, sink, f"rejects-{query}", number)
+        context.count_rejected(seen["count"] if seen else bad.count())
+
+    return write
 
 
 def result_of(good: "DataFrame", settings: TransformSettings, context: RunContext) -> "DataFrame":
