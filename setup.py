@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -22,6 +23,8 @@ try:
     }
     if sys.platform == "linux":
         compiled["lapwing.net.sockets._sockets"] = "net/sockets/_sockets.pyx"
+    made = [path for path in Path("src").rglob("*.c") if path.with_suffix(".py").exists()]
+    types = max(path.stat().st_mtime for path in Path("src").rglob("*.pxd"))
     extensions = cythonize(
         [
             Extension(name, [f"src/lapwing/{source}"], extra_compile_args=["-O3"], optional=True)
@@ -30,10 +33,12 @@ try:
         language_level=3,
         compiler_directives={"annotation_typing": False},  # those of Python files are for readers and mypy
         include_path=["src"],
+        # Cython does not see that a Python file needs the types of another one, which may have changed
+        force=any(path.stat().st_mtime < types for path in made),
     )
     for extension in extensions:
         extension.optional = True  # cythonize does not keep it: without a compiler the pure kernel serves
 except ImportError:
     extensions = []
 
-setup(ext_modules=extensions)
+setup(ext_modules=extensions, options={"build_ext": {"parallel": os.cpu_count()}})
