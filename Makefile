@@ -21,7 +21,7 @@ help:
 # --- set-up -------------------------------------------------------------------------------------------------------
 # Everything Python comes from the hash-checked lock file; a changed lock, project file or kernel sets up anew.
 $(VENV)/ready: requirements.lock pyproject.toml setup.py $(wildcard src/lapwing/kernel/*.p[yx][xdi]) src/lapwing/net/sockets/_sockets.pyx $(wildcard src/lapwing/broker/channel/*.pxd) \
-	src/lapwing/kernel/tail.py src/lapwing/broker/channel/ledger.py src/lapwing/broker/channel/subscription.py src/lapwing/broker/channel/keys.py src/lapwing/broker/channel/delivery.py
+	src/lapwing/kernel/tail.py src/lapwing/broker/channel/ledger.py src/lapwing/broker/channel/subscription.py src/lapwing/broker/channel/passed_by.py src/lapwing/broker/channel/keys.py src/lapwing/broker/channel/delivery.py
 	@PYTHON=$(PYTHON) scripts/setup
 	@touch $@
 

@@ -18,6 +18,7 @@ try:
         "lapwing.kernel._road": "kernel/_road.pyx",
         "lapwing.broker.channel._ledger": "broker/channel/ledger.py",
         "lapwing.broker.channel._subscription": "broker/channel/subscription.py",
+        "lapwing.broker.channel._passed_by": "broker/channel/passed_by.py",
         "lapwing.broker.channel._keys": "broker/channel/keys.py",
         "lapwing.broker.channel._delivery": "broker/channel/delivery.py",
     }

@@ -38,13 +38,14 @@ PAGE: Final = 2048  # messages whose keys are read at a time
 PAGE_BYTES: Final = 256 * 1024  # the same in bytes
 LEARNED: Final = 1000  # unfinished messages whose keys are read before others have their turn
 MOST_WAITING: Final = 1 << 20  # messages that wait for their key beyond which no more are looked at
-MOST_KEYS: Final = 200_000  # the same for keys that have messages waiting
+MOST_KEYS: Final = 200_000  # the same for keys
+IDLE_KEYS: Final = 20_000  # keys beyond which one is forgotten that has no message out and none that waits
 
 
 class Key:
     """A key of which a message is out or waits."""
 
-    __slots__ = ("again", "at", "credit", "free", "level", "lined", "name", "out", "waiting", "weight")
+    __slots__ = ("again", "at", "blocked", "credit", "free", "level", "lined", "name", "out", "waiting", "weight")
 
     def __init__(self, name: bytes | None, weight: int) -> None:
         self.name = name
@@ -55,6 +56,7 @@ class Key:
         self.at = 0  # place of the next one
         self.again: list[int] | None = None  # sequences that wait to be delivered again, rising
         self.lined = False  # whether it stands in the line
+        self.blocked = False  # whether it is among the blocked ones
         self.level = 0  # in a fair line: how many of its messages are out, by weight
         self.credit = 0  # in a fair line: how many messages it may deliver before the next key
 
@@ -377,25 +379,24 @@ class Keys:
 
     def _place(self, key: Key) -> None:
         """Put a key where it belongs: into the line, among the blocked ones, or nowhere."""
-        if key.waits():
-            if self.may_deliver(key):
-                if self.blocked:
-                    self.blocked.pop(key, None)
-                if key.lined:
-                    self._line.move(key)
-                else:
-                    self._line.push(key)
-                return
+        waits, may = key.waits(), self.may_deliver(key)
+        if key.blocked and (may or not waits):
+            key.blocked = False
+            del self.blocked[key]
+        if waits and may:
             if key.lined:
-                self._line.leave(key)
-            if key not in self.blocked:
-                self.blocked[key] = self.now
+                self._line.move(key)
+            else:
+                self._line.push(key)
             return
         if key.lined:
             self._line.leave(key)
-        if self.blocked:
-            self.blocked.pop(key, None)
-        if not key.out and not key.free:
+        if waits:
+            if not key.blocked:
+                key.blocked = True
+                self.blocked[key] = self.now
+            return
+        if not key.out and not key.free and len(self._keys) > IDLE_KEYS:
             self._keys.pop(key.name, None)  # type: ignore[arg-type]
 
     # --- learning keys of unfinished messages ----------------------------------------------------------------------
@@ -541,7 +542,7 @@ class Keys:
     @property
     def full(self) -> bool:
         """Whether so many messages wait that no more are looked at."""
-        return self.passed.waiting >= MOST_WAITING or len(self._keys) >= MOST_KEYS
+        return self.passed.waiting >= MOST_WAITING or len(self._keys) - len(self._key_of) >= MOST_KEYS
 
     def look(self, topic: Topic, cursor: int, most: int, budget: int) -> tuple[list[int], bytes, int]:
         """Look at the next messages of the log: take up to `most` that may be delivered at once, the others wait.
@@ -590,7 +591,7 @@ class Keys:
         self, page: Page, start: int, stop: int, most: int, sequences: list[int], parts: list[bytes]
     ) -> int:
         """Look at [start, stop) of a page; return where it ended."""
-        first, names, positions = page.first, page.keys, page.positions
+        first, names, positions, frames = page.first, page.keys, page.positions, page.frames
         keys, key_of, passed = self._keys, self._key_of, self.passed
         fair, limit = self.fair, self.most
         begun = -1  # place of the first of a run that is delivered
@@ -607,7 +608,7 @@ class Keys:
                     key = self._key(name)
             if fair or (not key.free and ((limit and key.out >= limit) or key.waits())):
                 if begun >= 0:
-                    parts.append(page.frames[positions[begun] : positions[place]])
+                    parts.append(frames[positions[begun] : positions[place]])
                     begun = -1
                 first_one = not key.waits()
                 key.wait(first + place)
@@ -625,7 +626,7 @@ class Keys:
                     begun = place
             place += 1
         if begun >= 0:
-            parts.append(page.frames[positions[begun] : positions[place]])
+            parts.append(frames[positions[begun] : positions[place]])
         return first + place
 
     def _load(self, topic: Topic, position: int, stop: int) -> Page:

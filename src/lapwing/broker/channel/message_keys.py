@@ -46,12 +46,15 @@ class MessageKeys:
         The last position is the end. `rows` are those of their headers.
         """
         count = len(positions) - 1
-        keys: Keys = [None] * count
         if self._header:
-            if rows:
-                for sequence, value in kernel.header_values(rows, self._header):
-                    if first <= sequence < first + count:
-                        keys[sequence - first] = short(value)
+            found = kernel.header_values(rows, self._header) if rows else []
+            if len(found) == count and found[0][0] == first and found[-1][0] == first + count - 1:
+                named = [value for _, value in found]
+                return [short(value) for value in named] if max(map(len, named)) > _LONGEST else [*named]
+            keys: Keys = [None] * count
+            for sequence, value in found:
+                if first <= sequence < first + count:
+                    keys[sequence - first] = short(value)
             for place in range(count):
                 if keys[place] is None and frames[positions[place] + HEAD] == _ARRAY:
                     keys[place] = self._of_field(frames[positions[place] + HEAD : positions[place + 1]])
