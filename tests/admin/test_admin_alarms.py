@@ -3,6 +3,7 @@
 from lapwing.admin.alarms import AlarmLimits, alarms
 from lapwing.admin.dead_letters import dead_topics
 from lapwing.admin.history import History
+from lapwing.admin.pages.channel import blocked_keys
 from lapwing.client.cluster import Node, topics_of_stats
 from lapwing.client.cluster_view import ClusterView, NodeState
 
@@ -247,6 +248,32 @@ def test_a_channel_whose_named_consumers_ask_has_consumers():
     busy = topics(channel(depth=7, clients=0) | {"consumers": [asking]})
 
     assert found(ClusterView(at=NOW, topics=busy)) == []
+
+
+def by_key(seconds: float) -> dict[str, object]:
+    return {
+        "keys_blocked": 3, "waiting_for_key": 40, "oldest_blocked_key": {"key": "customer-7", "seconds": seconds},
+    }  # fmt: skip
+
+
+def test_a_key_that_is_blocked_for_long_is_an_alarm():
+    alarm = only(ClusterView(at=NOW, topics=topics(channel(depth=40) | by_key(400.0))))
+
+    assert alarm.text == (
+        "Key customer-7 of orders/c is blocked for 6m 40s on 10.0.0.1:4151, and 2 other keys; 40 messages wait for "
+        "their keys."
+    )
+    assert alarm.link == "/topics/orders/c"
+    assert found(ClusterView(at=NOW, topics=topics(channel(depth=40) | by_key(10.0)))) == []
+
+
+def test_the_page_of_a_channel_names_the_key_that_is_blocked_for_longest():
+    shown = topics(channel(depth=40) | by_key(10.0))["orders"]["channels"][0]
+
+    assert blocked_keys(shown) == (
+        "3 keys blocked: 40 messages wait for their keys. customer-7 is blocked for longest, 10s."
+    )
+    assert blocked_keys(topics(channel(depth=40))["orders"]["channels"][0]) == ""
 
 
 def dead(letters: int, redrive: dict[str, object] | None = None):

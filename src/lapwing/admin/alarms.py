@@ -41,6 +41,7 @@ class AlarmLimits:
     keeping_up: float = 30.0  # seconds; a channel whose oldest message is younger keeps up, though it may grow
     stuck: float = 120.0  # seconds without a message finished
     held: float = 900.0  # seconds a named consumer may hold a message
+    blocked: float = 300.0  # seconds a key may be blocked
 
 
 def topic_link(topic: str, channel: str = "") -> str:
@@ -193,6 +194,7 @@ def _of_channel(
         )
         return
     yield from _of_consumers(channel, name, link, limits)
+    yield from _of_keys(channel, name, link, limits)
     problem = _channel_problem(channel, key, cluster_view.at, history, limits, fed=key in fed)
     if problem is not None:
         yield Alarm("warning", name, *problem, link)
@@ -248,6 +250,23 @@ def _of_consumers(channel: Json, name: str, link: str, limits: AlarmLimits) -> I
             f"{duration(worst['oldest_seconds'])}{others}.",
             "If it does not come back, claim its messages (on the channel's page, or with XAUTOCLAIM), or delete it "
             "(XGROUP DELCONSUMER).",
+            link,
+        )
+
+
+def _of_keys(channel: Json, name: str, link: str, limits: AlarmLimits) -> Iterator[Alarm]:
+    """Yield an alarm for a key that is blocked for long: a message of it is not finished, and others wait for that."""
+    keys = channel.get("keys") or {}
+    oldest = keys.get("oldest")
+    if oldest is not None and oldest["seconds"] >= limits.blocked:
+        others = f", and {several(keys['blocked'] - 1, 'other key')}" if keys["blocked"] > 1 else ""
+        yield Alarm(
+            "warning",
+            name,
+            f"Key {oldest['key']} of {name} is blocked for {duration(oldest['seconds'])} on {oldest['node']}{others}; "
+            f"{messages(keys['waiting'])} wait for their keys.",
+            "One of its messages fails again and again, waits for a retry, or its consumer hangs: look at the pending "
+            "messages. With max_attempts it would be given up.",
             link,
         )
 

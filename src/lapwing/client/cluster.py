@@ -303,6 +303,13 @@ def channel_of_node(node: Node, topic: str, raw: Json, *, now: float) -> Json:
         channel["consumers"] = [{"node": node.name, **consumer} for consumer in raw["consumers"]]
     if "active_consumer" in raw:
         channel["active_consumers"] = [raw["active_consumer"]] if raw["active_consumer"] else []
+    if "keys_blocked" in raw:
+        oldest = raw.get("oldest_blocked_key")
+        channel["keys"] = {
+            "blocked": raw["keys_blocked"],
+            "waiting": raw.get("waiting_for_key", 0),
+            "oldest": None if oldest is None else {"node": node.name, **oldest},
+        }
     channel["paused"] = bool(raw.get("paused"))
     channel["e2e_processing_latency"] = latency_of_node(raw.get("e2e_processing_latency"))
     return channel
@@ -338,6 +345,13 @@ def sum_channel(topic: str, name: str, parts: Sequence[Json]) -> Json:
         channel["consumers"] = consumers
     if any("active_consumers" in part for part in parts):  # one on each node
         channel["active_consumers"] = [name for part in parts for name in part.get("active_consumers", ())]
+    if keys := [part["keys"] for part in parts if "keys" in part]:
+        oldest = [each["oldest"] for each in keys if each["oldest"] is not None]
+        channel["keys"] = {
+            "blocked": sum([each["blocked"] for each in keys]),
+            "waiting": sum([each["waiting"] for each in keys]),
+            "oldest": max(oldest, key=lambda each: float(each["seconds"]), default=None),
+        }
     channel["paused"] = any(part["paused"] for part in parts)
     channel["e2e_processing_latency"] = sum_latency(
         [part["e2e_processing_latency"] for part in parts], topic=topic, channel=name

@@ -13,6 +13,7 @@ from lapwing.admin.pages.seek import ask_seek
 from lapwing.admin.pages.table_rows import channel_node_columns, consumer_columns, is_placed, quantiles, row_of
 from lapwing.admin.pages.topic import mark_lost, node_actions, node_rows
 from lapwing.client.cluster import Json
+from lapwing.client.format import duration, messages, several
 from lapwing.client.pipeline_status import ENDED, problem
 
 CHARTS: Final = (
@@ -54,6 +55,7 @@ def draw(view: PageView, topic: str, channel: str) -> None:
 def _buttons(view: PageView, topic: str, channel: str) -> None:
     absent = notice("")
     spark = notice("")
+    keys = notice("")
     with view.buttons, element("div", None, "lw-buttons") as buttons:
         link_button("Messages of the topic", view.links.messages(topic), sign="mail_outline")
         graphite_links(view, f"topic.{statsd_name(topic)}.channel.{statsd_name(channel)}")
@@ -74,8 +76,19 @@ def _buttons(view: PageView, topic: str, channel: str) -> None:
             if each.get("channel") == channel and topic in (each.get("topics") or ())
         ]
         show_notice(spark, " ".join(moving))
+        show_notice(keys, blocked_keys(found) if found is not None else "")
 
     view.live(refresh)
+
+
+def blocked_keys(channel: Json) -> str:
+    """Return a sentence about the keys of a channel that delivers by key; nothing of any other, or if none waits."""
+    keys = channel.get("keys")
+    if keys is None or not keys["blocked"]:
+        return ""
+    oldest = keys["oldest"]
+    longest = "" if oldest is None else f" {oldest['key']} is blocked for longest, {duration(oldest['seconds'])}."
+    return f"{several(keys['blocked'], 'key')} blocked: {messages(keys['waiting'])} wait for their keys.{longest}"
 
 
 def lost_parts(view: PageView, topic: str, channel: str) -> list[Json]:
