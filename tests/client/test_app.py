@@ -529,7 +529,7 @@ def test_changed_files_start_the_program_again(daemon, tmp_path):
         ("shop", "expected a module and the name of an App in it"),
         ("shop:nothing", "shop has no nothing; is it shop:app?"),
         ("nowhere:app", "no module named nowhere"),
-        ("shop:handle", "shop:handle is no lapwing.App but a function"),
+        ("shop:handle", "shop:handle is not a lapwing.App but a function"),
     ],
 )
 def test_a_target_that_is_no_app_is_one_line(tmp_path, target, text, monkeypatch):

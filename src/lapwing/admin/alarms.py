@@ -98,7 +98,7 @@ def _of_daemons(cluster_view: ClusterView) -> Iterator[Alarm]:
             "error",
             "cluster",
             f"Nobody answers: {cluster_view.failure}",
-            "Check that the daemons run and that this host may reach their HTTP ports.",
+            "Check that the daemons run and that this host can reach their HTTP ports.",
             "/nodes",
         )
     for address, error in cluster_view.lookupds:
@@ -127,7 +127,7 @@ def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
     if state.gone_since:
         text = f"nsqd {name} left nsqlookupd {duration(now - state.gone_since)} ago"
         text += f"; before that it did not answer: {state.error}" if state.error else "."
-        advice = "If it was not stopped on purpose, look at its log: its messages wait on its disk until it is back."
+        advice = "If nobody stopped it on purpose, look at its log: its messages stay on its disk until it is back."
         yield Alarm("error", name, text, advice, link)
     elif state.error:
         text = f"nsqd {name} does not answer{_lasting(state, now)}: {state.error}"
@@ -136,7 +136,7 @@ def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
     elif state.health != "OK":
         advice = (
             "A write to its disk failed, so publishers get errors. Free space or repair the disk; "
-            "it heals by itself with the next good write."
+            "it recovers by itself with the next good write."
         )
         if "taken over by" in state.health:
             advice = "Another process has its remote log, and this one ends. Its clients find the other at nsqlookupd."
@@ -148,7 +148,7 @@ def _of_node(state: NodeState, now: float) -> Iterator[Alarm]:
         yield Alarm("error", name, f"nsqd {name} is unhealthy: {state.health}", advice, link)
     elif state.remote_lag > _REMOTE_LAG:
         text = f"nsqd {name}: its remote log is {state.remote_lag:.0f} s behind."
-        yield Alarm("warning", name, text, "Publishers wait so long. Look at the object store or database.", link)
+        yield Alarm("warning", name, text, "Publishers wait for that long. Look at the object store or database.", link)
     if state.node.out_of_date:
         text = f"nsqd {name} runs version {state.node.version}, older than others."
         yield Alarm("info", name, text, "Update it when convenient.", link)

@@ -71,7 +71,7 @@ def _bridge(log: Log) -> None:
 def run(options: AdminOptions) -> None:
     """Serve until SIGINT or SIGTERM. Raises `ConfigError` when it cannot start."""
     if find_spec("nicegui") is None:
-        raise ConfigError("the libraries of the web pages are missing: install lapwing[admin]")
+        raise ConfigError("the web pages need more packages: pip install 'lapwing[admin]'")
     log = Log(options.log_prefix, Level(options.log_level))
     _bridge(log)
     # NiceGUI creates a folder for state of users, which we do not use: not in the working directory

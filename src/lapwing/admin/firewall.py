@@ -223,7 +223,7 @@ class Firewall:
         if api or path.startswith("/_nicegui") or method not in _SAFE:
             return failure(401, "UNAUTHORIZED")
         if self._access.logins is None:
-            return plain("nsqadmin shows nothing to strangers: the proxy in front has to name the user\n", 401)
+            return plain("nsqadmin shows nothing to unknown users: the proxy in front has to name the user\n", 401)
         target = quote(self._base + path + (f"?{query}" if query else ""), safe="")
         return Answer(303, headers=(("Location", f"{self._base}/login?next={target}"),), nsq=False)
 

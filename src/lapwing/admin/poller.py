@@ -113,7 +113,7 @@ class Poller:
                 async with asyncio.timeout(PATIENCE if self.cluster_view.at else FIRST_PATIENCE):
                     await turn.wait()
             except TimeoutError:
-                log.debug("the cluster takes its time")
+                log.debug("the cluster answers slowly")
         return self.cluster_view
 
     # ---- the loop ----

@@ -47,7 +47,7 @@ _ADVICE: Final = {
     "CHANNEL_NOT_FOUND": "there is no such channel; `lapwing channels` lists them, `lapwing channel create` makes one",
     "NOT_FOUND": "this nsqd knows no such request, as a plain NSQ server",
     "POLICY_NOT_FOUND": "there is no such policy; `lapwing policy list` lists them",
-    "REDRIVE_NOT_FOUND": "no letters were returned there yet; `lapwing dead redrive` does it",
+    "REDRIVE_NOT_FOUND": "no letters were returned from there yet; `lapwing dead redrive` returns them",
     "SCHEDULE_NOT_FOUND": "there is no such schedule; `lapwing schedule list` lists them",
     "TOPIC_NOT_FOUND": "there is no such topic; `lapwing topics` lists them",
 }  # by error of nsqd

@@ -12,7 +12,7 @@ from lapwing.errors import LapwingError
 @command(example="lapwing channels orders --rates")
 def app(
     topic: Annotated[str, Argument(help="Only channels of this topic.", complete=shared.known_topics)] = "",
-    rates: Annotated[bool, Option("--rates", help="Look twice, a second apart, and show rates too.")] = False,
+    rates: Annotated[bool, Option("--rates", help="Ask twice, a second apart, and show rates too.")] = False,
     everything: shared.All = False,
     cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,

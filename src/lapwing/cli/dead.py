@@ -29,7 +29,7 @@ app = Group(
 _LETTERS = LetterFlags()
 _SOON: Final = 1.0  # s: a few letters are dealt with in less, and the command can report the outcome
 
-Limit = Annotated[int, Option(min=0, help="At most so many letters, over all nodes; 0: all of them.")]
+Limit = Annotated[int, Option(min=0, help="At most this many letters, over all nodes; 0: all of them.")]
 Wait = Annotated[bool, Option("--wait", help="Show the progress until it is done.")]
 
 
@@ -82,7 +82,7 @@ def _list_topics(flags: NodeFlags) -> None:
 @app.command(example="lapwing dead show orders/billing --error KeyError --count 3")
 def show(
     name: Dead,
-    count: Annotated[int, Option("--count", "-n", min=1, help="Show at most so many letters of each node.")] = 10,
+    count: Annotated[int, Option("--count", "-n", min=1, help="Show at most this many letters of each node.")] = 10,
     after: Annotated[int, Option(min=-1, help="Begin behind this sequence.")] = -1,
     bodies: Annotated[bool, Option("--bodies/--no-bodies", help="Show the bodies.")] = True,
     letters: LetterFlags = _LETTERS,
@@ -110,7 +110,7 @@ def redrive(
         Option(choices=("channel", "topic"),
                help="channel: the one that gave a letter up; topic: publish it again, for every channel."),
     ] = "channel",
-    rate: Annotated[str, Option(help="At most so many letters on each node: 100/s, 5/m.")] = "",
+    rate: Annotated[str, Option(help="At most this many letters a second or minute on each node: 100/s, 5/m.")] = "",
     limit: Limit = 0,
     body: Annotated[str, Option(help="Replace the body of the one letter that --sequence names.")] = "",
     wait: Wait = False,

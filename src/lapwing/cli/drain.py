@@ -26,7 +26,7 @@ def start(
 ) -> None:
     """Begin to drain a node."""
     if not flags.node:
-        administer.confirm("This will drain every node, so that nothing can be published. Continue?", yes=yes)
+        administer.confirm("This drains every node: nothing can be published. Continue?", yes=yes)
     _report(administer.carry_out(flags, lambda admin: admin.drain(deadline)), flags)
 
 

@@ -13,7 +13,7 @@ from lapwing.errors import ConfigError, LapwingError
 @command(example="lapwing peek orders --since 1h --count 5 --json")
 def app(
     topic: shared.Topic,
-    count: Annotated[int, Option("--count", "-n", min=1, help="Show at most so many messages.")] = 10,
+    count: Annotated[int, Option("--count", "-n", min=1, help="Show at most this many messages.")] = 10,
     sequence: Annotated[int | None, Option("--from", min=0, help="Begin at this sequence.")] = None,
     since: Annotated[str, Option(help="Begin at this time: 10m (ago), earliest, 2026-11-15T09:30:00.")] = "",
     bodies: Annotated[bool, Option("--bodies", help="Show only the bodies, as they are.")] = False,

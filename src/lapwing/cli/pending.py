@@ -31,7 +31,7 @@ Ids = Annotated[
     list[str] | None, Argument(metavar="ID", help="The messages; without ids, those that the options describe.")
 ]
 OnlyIds = Annotated[list[str] | None, Argument(metavar="ID", help="The messages; without ids, all of them.")]
-Limit = Annotated[int, Option(min=0, help="At most so many messages of each node; 0: all of them.")]
+Limit = Annotated[int, Option(min=0, help="At most this many messages of each node; 0: all of them.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ _WHICH = PendingFlags()
 @app.command("list", example="lapwing pending list orders/billing --state deferred")
 def list_(
     place: Place,
-    count: Annotated[int, Option("--count", "-n", min=1, help="List at most so many messages of each node.")] = 100,
+    count: Annotated[int, Option("--count", "-n", min=1, help="List at most this many messages of each node.")] = 100,
     after: Annotated[int, Option(min=-1, help="Begin behind this sequence.")] = -1,
     bodies: Annotated[bool, Option("--bodies", help="Show the bodies too.")] = False,
     which: PendingFlags = _WHICH,

@@ -215,7 +215,7 @@ def _status_table(found: list[dict[str, Any]], terminal: Terminal, *, now: float
 def stop(
     names: Annotated[list[str], Argument(help="Which ones; pipelines of one `run` stop together.")],
     data: Data = DATA,
-    timeout: Annotated[float, Option(min=0, duration=True, help="Wait so long for the current batch.")] = 120,
+    timeout: Annotated[float, Option(min=0, duration=True, help="Wait this long for the current batch.")] = 120,
 ) -> None:
     """Stop running pipelines after their current batch."""
     from lapwing.spark.pipelines.run.home import PipelineHome

@@ -47,7 +47,7 @@ def app(
         with _source(file) as source:
             texts = [source.read()]
     if not all(texts):
-        raise ConfigError("an empty message, which nsqd does not take")
+        raise ConfigError("the message is empty, which nsqd refuses")
     where, headers = shared.addresses(cluster), parse_headers(header or [])
     try:
         count = shared.run(lambda: _publish(topic, texts, headers, file, where, delay / 1e9, timeout))

@@ -56,7 +56,7 @@ def _load(target: str) -> Any:
             raise ConfigError(f"{module} has no {name}" + (f"; is it {module}:{apps[0]}?" if apps else ""))
         found = getattr(found, part)
     if not isinstance(found, App):
-        raise ConfigError(f"{target} is no lapwing.App but a {type(found).__name__}")
+        raise ConfigError(f"{target} is not a lapwing.App but a {type(found).__name__}")
     return found
 
 

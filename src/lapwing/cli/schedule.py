@@ -43,7 +43,7 @@ def list_(flags: NodeFlags = NODES) -> None:
 @app.command(example="lapwing schedule show nightly")
 def show(
     name: Name,
-    count: Annotated[int, Option("--count", "-n", min=1, max=100, help="Show so many of the times to come.")] = 10,
+    count: Annotated[int, Option("--count", "-n", min=1, max=100, help="Show this many of the next times.")] = 10,
     flags: NodeFlags = NODES,
 ) -> None:
     """Show a schedule and its next times."""
@@ -56,7 +56,7 @@ def put(
     name: Name,
     topic: shared.Topic,
     body: Annotated[str, Argument(metavar="BODY", help="What each message carries; - reads it from stdin.")],
-    every: Annotated[str, Option(metavar="DURATION", help="Publish so often: 30s, 5m, 1d.")] = "",
+    every: Annotated[str, Option(metavar="DURATION", help="Publish this often: 30s, 5m, 1d.")] = "",
     cron: Annotated[
         str, Option(metavar="EXPRESSION", help="Publish by minute, hour, day, month and weekday: '30 8 * * MON-FRI'.")
     ] = "",

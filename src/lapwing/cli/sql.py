@@ -34,7 +34,7 @@ def app(
     archive: Annotated[str, Option(help="Folder of the archive, or its URL.")] = "lapwing-data/archive",
     rows: Annotated[
         int | None,
-        Option("--rows", "-n", min=1, help=f"Show at most so many rows (default: {_ROWS}; all with --json and --csv)."),
+        Option("--rows", "-n", min=1, help=f"Show at most this many rows ({_ROWS}; all with --json and --csv)."),
     ] = None,
     engine: Annotated[
         str, Option(choices=("duckdb", "spark"), help="Answer with DuckDB, or with Spark, which starts first.")

@@ -20,7 +20,7 @@ def app(
     channel: Annotated[
         str, Argument(help="The channel, if the first word is only the topic.", complete=shared.known_channels)
     ] = "",
-    count: Annotated[int, Option("--count", "-n", min=0, help="End after so many messages; 0: never.")] = 0,
+    count: Annotated[int, Option("--count", "-n", min=0, help="End after this many messages; 0: never.")] = 0,
     bodies: Annotated[bool, Option("--bodies", help="Print bodies as they are, also those of Redis entries.")] = False,
     in_flight: Annotated[int, Option("--max-in-flight", min=1, help="Messages in flight at once.")] = 200,
     timeout: Annotated[

@@ -17,11 +17,11 @@ from lapwing.errors import ConfigError
 def app(
     topic: shared.Topic,
     since: Annotated[str, Option(help="Begin in the past: 10m, earliest, 2026-11-15T09:30:00.")] = "",
-    last: Annotated[int, Option("--last", "-n", min=0, help="Begin with so many of the newest messages.")] = 0,
+    last: Annotated[int, Option("--last", "-n", min=0, help="Begin with this many of the newest messages.")] = 0,
     follow: Annotated[
         bool, Option("--follow/--no-follow", help="Wait for new messages; otherwise end at the end of the log.")
     ] = True,
-    count: Annotated[int, Option(min=0, help="End after so many messages; 0: never.")] = 0,
+    count: Annotated[int, Option(min=0, help="End after this many messages; 0: never.")] = 0,
     details: Annotated[
         bool, Option("--details", help="Sequence, time and headers before each message; a terminal shows them anyway.")
     ] = False,

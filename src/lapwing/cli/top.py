@@ -13,7 +13,7 @@ from lapwing.cli.commands import Option, command
 @command(example="lapwing top --lookupd-http-address 127.0.0.1:4161")
 def app(
     interval: Annotated[float, Option(min=0.2, duration=True, help="Time between looks.")] = 1.0,
-    count: Annotated[int, Option("--count", "-n", min=0, help="End after so many looks; 0: never.")] = 0,
+    count: Annotated[int, Option("--count", "-n", min=0, help="End after this many updates; 0: never.")] = 0,
     rows: Annotated[int, Option(min=1, help="Topics and channels shown at most.")] = 20,
     everything: shared.All = False,
     cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen

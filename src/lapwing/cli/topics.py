@@ -10,7 +10,7 @@ from lapwing.cli.commands import Option, command
 
 @command(example="lapwing topics --rates")
 def app(
-    rates: Annotated[bool, Option("--rates", help="Look twice, a second apart, and show rates too.")] = False,
+    rates: Annotated[bool, Option("--rates", help="Ask twice, a second apart, and show rates too.")] = False,
     everything: shared.All = False,
     cluster: shared.ClusterFlags = shared.ClusterFlags(),  # noqa: B008  frozen
     as_json: shared.Json = False,

@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._take(data)
         except ProtocolError as error:
-            self.abort(f"nsqd sent what is not the protocol: {error.text or error.code}")
+            self.abort(f"nsqd sent something that is not its protocol: {error.text or error.code}")
 
     def _take(self, data: bytes) -> None:
         self._wire.receive(data)
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
                 elif type(frame) is ErrorFrame:
                     owner.refused(frame.payload.decode("utf-8", "replace"))
         except ProtocolError as error:
-            self.abort(f"nsqd sent what is not the protocol: {error.text or error.code}")
+            self.abort(f"nsqd sent something that is not its protocol: {error.text or error.code}")
 
     def eof_received(self) -> None:
         self._reason = self._reason or "nsqd closed the connection"
@@ -290,7 +290,7 @@ class Connection(asyncio.Protocol):
         elif granted.snappy and options.snappy:
             await self._compress(SnappyCodec())
         elif options.deflate or options.snappy:
-            log.warning("(%s) nsqd does not compress; the connection is not compressed", self.address)
+            log.warning("(%s) nsqd offers no compression; the connection is not compressed", self.address)
         if granted.auth_required:
             if not options.auth_secret:
                 raise self._refusal("nsqd wants AUTH: set auth_secret")

@@ -148,7 +148,7 @@ class Consumer:
             eager=True,
         )
         if self.options.heartbeat_interval <= 0:
-            raise ConfigError("heartbeat_interval is off: nsqd lets nobody subscribe without heartbeats")
+            raise ConfigError("heartbeat_interval is off: nsqd refuses subscribers without heartbeats")
         self._concurrency = concurrency
         self._run_in: RunIn = where_to_run(handler, run) if handler is not None else "loop"
         self._telemetry = telemetry(child=self.options.trace_as_child)

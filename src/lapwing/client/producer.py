@@ -31,7 +31,7 @@ class Producer:
     silently lost. Where the topic has a `dedup_window`, each message has a `message-id`, so the same nsqd stores it
     once; another nsqd may store it too.
 
-    `nsqd` are TCP addresses or Unix socket paths; `lookupd` HTTP addresses of nsqlookupd, whose every nsqd is used.
+    `nsqd` are TCP addresses or Unix socket paths; `lookupd` HTTP addresses of nsqlookupd, all of its nsqds are used.
     """
 
     def __init__(

@@ -549,7 +549,7 @@ async def run(options: Options, log: Log) -> int:
 
     def on_signal() -> None:
         if stop.is_set():
-            log.warn("second signal to stop: exiting without saving")
+            log.warn("second signal: exiting without saving")
             os._exit(1)
         stop.set()
 

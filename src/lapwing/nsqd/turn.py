@@ -64,7 +64,7 @@ class Turn:
                 if broker.growth:
                     broker.growth.wake(now)
         except Exception as error:  # of whoever was called; the others are served
-            self._report("a turn could not be ended in order", error)
+            self._report("a turn could not be finished", error)
         self._scheduled = False
         if broker.work.unsynced:
             self._call("a sync could not be begun", self.on_unsynced)

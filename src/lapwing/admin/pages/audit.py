@@ -29,7 +29,7 @@ def draw(view: PageView) -> None:
     """Draw `/audit`."""
     file = view.admin.options.audit_file
     view.explain(
-        "Changes over HTTP, with whatever program, from the audits of the nodes; and those of nsqadmin, "
+        "Changes that any program made over HTTP, from the audits of the nodes; and those of nsqadmin, "
         + (f"kept in {file}." if file else "kept in memory until it ends.")
     )
     trouble = notice("", "error")

@@ -75,7 +75,7 @@ def draw(view: PageView) -> None:
     """Draw `/dead`."""
     view.explain("Messages that a channel has given up. A redrive returns them to that channel, and to no other.")
     if not view.cluster_view.lapwing:
-        notice("These nsqds keep no dead letters: they are plain NSQ, or do not answer.")
+        notice("These nsqds are plain NSQ, which keeps no dead letters, or do not answer.")
         return
     query = LetterQuery.of(view)
     if not query.topic:

@@ -11,7 +11,7 @@ from lapwing.client.format import count, several, utc_time
 
 TOPIC_COLUMNS: Final = (
     TableColumn("topic", "Dead-letter topic", "link", wide=True),
-    TableColumn("letters", "Letters", title="Nobody has dealt with these"),
+    TableColumn("letters", "Letters", title="Not redriven or purged yet"),
     TableColumn("nodes", "Nodes", title="nsqds that have the topic"),
     TableColumn("redrive", "Redrive", "labels"),
 )

@@ -36,7 +36,7 @@ def draw(view: PageView) -> None:
     view.explain(
         "Each running Spark query reports to nsqd how far it is; its channel shows the same from the broker's side."
     )
-    absent = notice("No nsqd here keeps account of pipelines.")
+    absent = notice("No nsqd here knows of pipelines.")
     _list(view)
     view.live(lambda: absent.set_visibility(view.cluster_view.pipelines is None))
 

@@ -37,7 +37,7 @@ async def draw(view: PageView) -> None:
     view.explain("nsqd publishes these messages by itself, each time once. A schedule lives on one node.")
     nodes = view.lapwing_nodes()
     if not nodes:
-        notice("These nsqds have no schedules: they are plain NSQ, or do not answer.")
+        notice("These nsqds are plain NSQ, which has no schedules, or do not answer.")
         return
     brokers = view.admin.brokers.at(nodes)
     results = await settled(brokers.schedules(count=COMING))

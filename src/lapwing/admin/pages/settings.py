@@ -39,7 +39,7 @@ async def draw(view: PageView) -> None:
     """Draw `/settings`."""
     view.explain("A channel that sets nothing behaves as in NSQ. Settings are kept on each nsqd across restarts.")
     if not view.lapwing_nodes():
-        notice("These nsqds have no settings of topics and channels: they are plain NSQ, or do not answer.")
+        notice("These nsqds are plain NSQ, which has no such settings, or do not answer.")
         return
     topic, channel = view.asked("topic"), view.asked("channel")
     _form(view, topic, channel)

@@ -121,5 +121,5 @@ def pointer(text: str) -> list[str]:
 def _place(step: str) -> int:
     """Return the place in a list that a step of a pointer names. Raises `ValueError`."""
     if not (step.isascii() and step.isdigit()):
-        raise ValueError(f"{step} is no place in a list")
+        raise ValueError(f"{step} is not a place in a list")
     return int(step)

@@ -246,7 +246,7 @@ class ChannelSettings:
         kind=KEY_FROM,
     )  # fmt: skip
     key_weights: Weights = option(
-        (), "deliver so many messages of a key at its turn, with fair, such as gold-*=3,silver=2; other keys: 1",
+        (), "deliver this many messages of a key at its turn, with fair, such as gold-*=3,silver=2; other keys: 1",
         kind=WEIGHTS,
     )  # fmt: skip
     max_in_flight_per_key: int = option(0, "deliver at most this many of one key at a time; 0: no limit", kind=COUNT)

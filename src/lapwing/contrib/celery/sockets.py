@@ -79,7 +79,7 @@ class NsqSocket:
         self.send(MAGIC + Identify(json.dumps({**options.identity(), "reject": True, **identity}).encode()).encode())
         granted = json.loads(self._answer())
         if not granted.get("headers") or not granted.get("reject"):
-            raise Refused(str(self.address), "this is no lapwing: a plain NSQ server has no headers and dead letters")
+            raise Refused(str(self.address), "a plain NSQ server lacks headers and dead letters: use lapwing's nsqd")
         if options.tls:
             if not granted.get("tls_v1"):
                 raise Refused(str(self.address), "nsqd offers no TLS: give it --tls-cert and --tls-key")
@@ -145,7 +145,7 @@ class NsqSocket:
             try:
                 found += self._wire.frames()
             except ProtocolError as error:
-                self._lost = f"nsqd sent what is not the protocol: {error.text or error.code}"
+                self._lost = f"nsqd sent something that is not its protocol: {error.text or error.code}"
             if received < _READ_SIZE and not self._tls:
                 break  # there was no more; of TLS there may be, as it is read by its records
         if any(type(frame) is Response and frame.payload == _HEARTBEAT for frame in found):

@@ -127,7 +127,7 @@ def restore(remote: RemoteLog, path: str, *, now: int, boot: int, report: Report
     """
     path = os.path.abspath(path)
     if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
-        raise ConfigError(f"{path} is there and not empty: restore to a new folder")
+        raise ConfigError(f"{path} exists and is not empty: restore to a new folder")
     unfinished = path + UNFINISHED
     image = build(remote, unfinished, now=now, boot=boot, report=report)
     if os.path.isdir(path):

@@ -25,7 +25,7 @@ from lapwing.records import dataclass
 SLICE_BYTES: Final = 32 << 20  # of frames; a slice is one object of the engine
 _SMALL: Final = 4 << 20  # a last slice of fewer bytes is replaced by one that has more
 _BLOCK: Final = 1 << 20
-_MEND: Final = "start nsqd once, which mends it, then stop it and upload again"
+_MEND: Final = "start nsqd once, which repairs it, then stop it and upload again"
 _LEFT_OUT: Final = frozenset({TOPICS, QUARANTINE, RESTING, PROBE, MARKER, "nsq-imported", "lost+found"})
 
 Report = Callable[[str, int, int], None]  # topic, bytes done, bytes to do

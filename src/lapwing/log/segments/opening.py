@@ -104,7 +104,7 @@ def _open(
     if missing:
         lost = reservation.leave_out(directory, segments, missing, files, options.merge_bytes, options.boot)
         notes.append(
-            f"{directory}: was not closed in order: messages of the sequences {lost.start} to {lost.stop - 1} may have "
+            f"{directory}: was not closed cleanly: messages of the sequences {lost.start} to {lost.stop - 1} may have "
             f"been given out and are lost, new messages begin at {lost.stop}"
         )
     if ahead:
@@ -123,7 +123,7 @@ def _sweep(directory: str, names: list[str], firsts: set[int], files: OpenFiles,
         if orphan or name.endswith(".tmp"):
             path = os.path.join(directory, name)
             files.disk.unlink(path)
-            notes.append(f"{path}: swept away, it belongs to nothing")
+            notes.append(f"{path}: removed, as it belongs to no log")
 
 
 def read_identity(path: str, disk: Disk = DISK) -> tuple[str, int]:

@@ -462,7 +462,7 @@ class Connection(asyncio.Protocol):
     def on_stuck(self) -> None:
         """Give up a client that reads nothing."""
         if self.transport is not None:
-            self._door.log.info(f"{self._address}: reads nothing, hanging up")
+            self._door.log.info(f"{self._address}: reads nothing; closing the connection")
             self.transport.abort()
 
     def close(self) -> None:

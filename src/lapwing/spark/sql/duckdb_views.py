@@ -81,7 +81,7 @@ class DuckDb:
             if isinstance(error, duckdb.CatalogException) and "does not exist" in text:
                 text = text.partition("\n")[0].rstrip("!") + hint()
             if isinstance(error, duckdb.BinderException) and "Referenced column" in text:
-                text += "\n(In DuckDB's SQL, a text stands in single quotes: 'NL'. A name may stand in double ones.)"
+                text += "\n(DuckDB's SQL puts a text in single quotes: 'NL'. A name may be in double quotes.)"
             # the error itself would keep the database, which complains when Python ends before it
             raise ConfigError(f"sql: {text or kind}") from None
 

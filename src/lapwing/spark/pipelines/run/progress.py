@@ -199,7 +199,7 @@ class ProgressReporter:
                 self._away[address] = str(error)
             except LapwingError as error:
                 if address not in self._refusing:
-                    logger.info("%s does not show the progress of %s: %s", address, progress.name, error)
+                    logger.info("%s cannot show the progress of %s: %s", address, progress.name, error)
                 self._refusing.add(address)
 
 

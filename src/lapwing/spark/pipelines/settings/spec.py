@@ -319,7 +319,7 @@ def problems(spec: PipelineSpec) -> list[str]:
     if settings.nsqd and settings.lookupd:
         found.append("nsqd and lookupd exclude each other")
     if isinstance(settings, StreamSettings) and bool(settings.topics) == bool(settings.pattern):
-        found.append("exactly one of topics and pattern is needed: what shall be read?")
+        found.append("exactly one of topics and pattern is needed: what should be read?")
     if isinstance(settings, TransformSettings) and bool(settings.sql) == (spec.function is not None):
         missing = "sql is missing: a query over the view `input`"
         found.append("a Python function takes no sql" if settings.sql else missing)
@@ -329,7 +329,7 @@ def problems(spec: PipelineSpec) -> list[str]:
         found.append(f"to: {settings.to} is also read; the pipeline would feed itself")
     if isinstance(settings, ReplaySettings):
         if not settings.topics:
-            found.append("topics is missing: what shall be replayed?")
+            found.append("topics is missing: what should be replayed?")
         if not settings.to and not settings.dry_run:
             found.append("to is missing: the topic to publish to (or dry_run: true)")
     return found
