@@ -214,6 +214,9 @@ def test_while_the_engine_is_away_publishes_are_refused_and_consumers_served(nod
     assert status == 503
     assert b"NOT_REPLICATED" in answer
     assert ask(node, "/ping")[0] == 500
+    assert bodies(node, "orders") == ["one"]  # what no record has is shown to nobody
+    assert json.loads(ask(node, "/log/offsets?topic=orders")[1])["topics"][0]["next"] == 1
+    assert json.loads(ask(node, "/stats?format=json")[1])["remote"]["problem"]
     consumer = Talk(node.tcp_port)
     consumer.send(b"SUB orders c\n")
     assert consumer.frame() == (0, b"OK")
@@ -225,3 +228,78 @@ def test_while_the_engine_is_away_publishes_are_refused_and_consumers_served(nod
     daemons.until(lambda: ask(node, "/ping")[0] == 200)
     publish(node, "orders", b"three")
     assert bodies(node, "orders")[-1] == "three"
+
+
+def test_topics_that_were_deleted_and_created_again_are_the_new_ones(nodes: Nodes):
+    node = nodes.start("a")
+    publish(node, "orders", b"old")
+    publish(node, "gone", b"old")
+    ask(node, "/topic/delete?topic=orders", b"")
+    ask(node, "/topic/delete?topic=gone", b"")
+    publish(node, "orders", b"new")
+    node.kill()
+
+    after = nodes.start("b", "--take-over")
+    assert bodies(after, "orders") == ["new"]
+    assert [topic["topic_name"] for topic in json.loads(ask(after, "/stats?format=json")[1])["topics"]] == ["orders"]
+
+
+def test_records_that_are_too_long_and_checkpoints_lose_nothing(nodes: Nodes):
+    flags = "--remote-batch-bytes=1048576", "--remote-checkpoint=1048576"
+    node = nodes.start("a", *flags)
+    ask(node, "/topic/create?topic=orders", b"")
+    ask(node, "/channel/create?topic=orders&channel=c", b"")
+    sent = []
+    for number in range(40):
+        size = 20_000 if number % 10 == 3 else 2000
+        lines = [b"%d.%d %s" % (number, each, b"x" * size) for each in range(100)]
+        assert ask(node, "/mpub?topic=orders", b"\n".join(lines)) == (200, b"OK")
+        publish(node, "other", b"%d" % number)
+        sent += [line.split()[0].decode() for line in lines]
+    daemons.until(lambda: json.loads(ask(node, "/stats?format=json")[1])["remote"]["checkpoints"] >= 2)
+    publish(node, "orders", b"last x")
+    node.kill()
+    shutil.rmtree(nodes.path / "a")
+
+    after = nodes.start("b", "--take-over", *flags)
+    found = []
+    while len(found) < 4001:
+        answer = json.loads(ask(after, f"/log/read?topic=orders&from={len(found)}&limit=1000")[1])
+        found += [each["body"].split()[0] for each in answer["messages"]]
+    assert found == [*sent, "last"]
+    assert bodies(after, "other") == [str(number) for number in range(40)]
+    assert len(list((nodes.place / "records").iterdir())) < 400  # checkpoints have replaced the others
+    verified = subprocess.run(
+        [*daemons.program("lapwing"), "remote", "verify", f"file://{nodes.place}"], capture_output=True, text=True
+    )
+    assert verified.returncode == 0, verified.stdout
+
+
+def test_schedules_settings_and_pauses_are_taken_over(nodes: Nodes):
+    node = nodes.start("a")
+    ask(node, "/topic/create?topic=orders", b"")
+    ask(node, "/channel/create?topic=orders&channel=c", b"")
+    ask(node, "/channel/pause?topic=orders&channel=c", b"")
+    request = urllib.request.Request(
+        f"{node.url}/schedules/daily", data=b'{"topic": "orders", "body": "b", "every": "1d"}', method="PUT"
+    )
+    urllib.request.urlopen(request).close()
+    publish(node, "orders", b"one")
+    node.kill()
+
+    after = nodes.start("b", "--take-over")
+    assert b"daily" in ask(after, "/schedules")[1]
+    found = json.loads(ask(after, "/stats?format=json")[1])["topics"][0]["channels"][0]
+    assert found["paused"] is True
+    assert found["depth"] >= 1
+
+
+def test_a_copy_of_a_data_path_is_not_that_of_the_owner(nodes: Nodes):
+    node = nodes.start("a")
+    publish(node, "orders", b"one")
+    shutil.copytree(nodes.path / "a", nodes.path / "copy")
+
+    status, line = nodes.refused("copy")
+    assert status == 1
+    assert "has not released it" in line
+    assert node.process.poll() is None

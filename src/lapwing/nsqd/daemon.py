@@ -574,6 +574,8 @@ async def run(options: Options, log: Log) -> int:
     log.info("bye")
     log.drain()
     sys.stderr.flush()
+    if daemon.replicator is not None:
+        os._exit(0)  # the engine may not answer a request that is still under way
     return 0
 
 

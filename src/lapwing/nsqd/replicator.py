@@ -194,13 +194,16 @@ class Replicator:
         if self._probing is not None:
             self._probing.cancel()
         if self._running is not None:
-            await asyncio.gather(self._running, return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait([self._running], timeout=2 * _STOP)
+        if self._tasks:  # a checkpoint that does not end now counts for nothing, and does no harm
+            await asyncio.wait(self._tasks, timeout=_STOP)
 
     async def release(self) -> None:
         """Write what the end of the broker has left, and release the remote log; afterwards nothing is appended."""
         problem = self.problem or (str(self.fenced) if self.fenced is not None else None)
-        if problem is None and self._batch is None:
+        if problem is None and self._batch is not None:
+            problem = "no answer"
+        if problem is None:
             try:
                 async with asyncio.timeout(_STOP):
                     await self._release()
@@ -310,6 +313,15 @@ class Replicator:
     # --- writing it --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        """Write records. Anything unexpected ends the process: an answer might be wrong."""
+        try:
+            await self._write_records()
+        except Exception as error:
+            self._log.fatal(f"the remote log cannot be written to: {type(error).__name__}: {error}")
+            self._log.drain()
+            os._exit(1)
+
+    async def _write_records(self) -> None:
         while self.fenced is None:
             await self._wake.wait()
             self._wake.clear()
@@ -346,6 +358,8 @@ class Replicator:
                 self._end(error)
                 return False
             except Exception as error:
+                if batch.appended:
+                    raise  # the record is there, and what follows went wrong
                 failures += 1
                 if failures > 1:  # one may be by chance
                     self._fail(error)

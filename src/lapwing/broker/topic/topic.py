@@ -50,10 +50,10 @@ class Topic:
     """
 
     __slots__ = (
-        "__weakref__", "_broker", "admission", "channels", "counted", "dedup", "deleted", "door_state", "dropped_count",
-        "effective", "emptied", "ephemeral", "exiting", "fanned_out", "has_extras", "held", "id_base", "inlet", "kept",
-        "log", "lost", "message_bytes", "message_count", "moved", "name", "options", "paused", "report", "saved_state",
-        "settings", "store", "trimmed_bytes", "waiting",
+        "__weakref__", "_broker", "admission", "answers_wait", "channels", "counted", "dedup", "deleted",
+        "door_state", "dropped_count", "effective", "emptied", "ephemeral", "exiting", "fanned_out", "has_extras",
+        "held", "id_base", "inlet", "kept", "log", "lost", "message_bytes", "message_count", "moved", "name",
+        "options", "paused", "report", "saved_state", "settings", "store", "trimmed_bytes", "waiting",
     )  # fmt: skip
 
     def __init__(self, name: str, broker: Broker, store: Store) -> None:
@@ -62,6 +62,7 @@ class Topic:
         self.ephemeral = names.ephemeral(name)
         self.exiting = False
         self.options = broker.options
+        self.answers_wait = broker.options.answers_wait and not self.ephemeral
         self.log = log
         self.id_base = ids.base(log.node)
         self.fanned_out = log.first  # messages below were handed to the channels
@@ -290,7 +291,7 @@ class Topic:
         if self.dedup is not None:
             self.dedup.written()
         self._broker.growth.note(self.name)
-        if self.options.answers_wait and not self.ephemeral:
+        if self.answers_wait:
             self._broker.work.sync(self, waiting)
         else:
             for receipt, sequence in waiting:

@@ -16,12 +16,12 @@ class Marker:
 
     place: str  # of the remote log
     epoch: int  # in which it owned the log
-    boot: str  # the run of the machine: with another one, the disk may lack what was not synced
+    run: str  # the run of the machine, and the directory: in another run the disk may lack what was not synced
     clean: str = ""  # the nonce of the record that released the log, when both held the same and the disk was synced
 
     def save(self, path: str) -> None:
         """Write the file, so that it survives a power loss. Raises `OSError`."""
-        found = {"place": self.place, "epoch": self.epoch, "boot": self.boot, "clean": self.clean}
+        found = {"place": self.place, "epoch": self.epoch, "run": self.run, "clean": self.clean}
         DISK.replace(os.path.join(path, FILE), [json.dumps(found).encode()], sync=True)
 
 
@@ -29,6 +29,6 @@ def load(path: str) -> Marker | None:
     """Return the marker of a data path; None if there is none, or it is not understood."""
     try:
         found = json.loads(DISK.read(os.path.join(path, FILE)))
-        return Marker(str(found["place"]), int(found["epoch"]), str(found["boot"]), str(found["clean"]))
+        return Marker(str(found["place"]), int(found["epoch"]), str(found["run"]), str(found["clean"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

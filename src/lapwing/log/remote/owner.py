@@ -56,7 +56,7 @@ class Owned:
         """Note that the log was released by a record when the data path held the same. Raises `OSError`."""
         os.sync()  # first: the note promises that nothing of the data path is missing
         marker = self.marker
-        Marker(marker.place, marker.epoch, marker.boot, nonce).save(self.place.path)
+        Marker(marker.place, marker.epoch, marker.run, nonce).save(self.place.path)
 
 
 def own(
@@ -83,6 +83,7 @@ def own(
 def _own(
     engine: Engine, place: DataPath, node: int, owner: str, take_over: bool, now: int, boot: str, report: Report
 ) -> Owned:
+    run = _run(place.path, boot)
     marker = markers.load(place.path)
     if marker is None and os.path.exists(os.path.join(place.path, RESTORING)):
         _wipe(place.path)  # a start was interrupted while it restored
@@ -99,7 +100,10 @@ def _own(
             f"{place.path} has data, and {engine.place} has a log of another data path: use an empty one to take over, "
             "or an empty place for this one"
         )
-    last = used and marker is not None and former is not None and marker.epoch == former.epoch
+    # the data path of the last owner, which is locked: so that process is gone. It is not known of a copy, whose
+    # original may be in use, nor after a start of the machine, which may be another one with a copy of the disk
+    here = used and marker is not None and bool(run) and marker.run == run
+    last = here and marker is not None and former is not None and marker.epoch == former.epoch
     claim = remote.claim(node, now=now, take_over=take_over or last)
     try:
         mirror = Mirror()
@@ -111,7 +115,7 @@ def _own(
             mirror = _bring(place, remote, mirror, now, boot)
         elif used and marker is not None and marker.epoch == before and marker.clean == previous:
             report(f"{place.path} holds what {engine.place} does")
-        elif used and marker is not None and marker.epoch == before and boot and marker.boot == boot:
+        elif here and marker is not None and marker.epoch == before:
             report(f"the last process was killed: comparing {place.path} with {engine.place}")
             try:
                 mirror = _bring(place, remote, mirror, now, boot)
@@ -122,7 +126,7 @@ def _own(
                 place = _restored(place, marker.epoch, remote, now, boot, report)
         elif used or before:
             place = _restored(place, marker.epoch if marker is not None else 0, remote, now, boot, report)
-        made = Marker(engine.place, claim.epoch, boot)
+        made = Marker(engine.place, claim.epoch, _run(place.path, boot))
         made.save(place.path)
         shutil.rmtree(os.path.join(place.path, RESTORING), ignore_errors=True)
     except Exception as error:
@@ -130,6 +134,12 @@ def _own(
             _release(remote, now)  # nothing was acknowledged in this epoch
         raise
     return Owned(remote, mirror, place, made)
+
+
+def _run(path: str, boot: str) -> str:
+    """Return what names this directory in this run of the machine, and no copy of it; nothing if that is not known."""
+    facts = os.stat(path)
+    return f"{boot} {facts.st_dev}:{facts.st_ino}" if boot else ""
 
 
 def _release(remote: RemoteLog, now: int) -> None:
