@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Final, Unpack
 
 from lapwing.client.bodies import Body, encode
@@ -15,6 +16,17 @@ from lapwing.client.publish_queue import PublishQueue
 from lapwing.client.tracing import telemetry
 
 MILLISECOND: Final = 1_000_000  # ns
+KEY: Final = "key"  # the header that a message is routed by
+
+
+def rendezvous(key: str, addresses: Iterable[str]) -> str:
+    """Return the address that a key goes to: the same one for all producers that know the same addresses."""
+    text = key.encode("utf-8", "surrogatepass")
+
+    def weight(address: str) -> tuple[bytes, str]:
+        return blake2b(text, key=address.encode()[:64], digest_size=8).digest(), address
+
+    return max(addresses, key=weight)
 
 
 class Producer:
@@ -31,6 +43,10 @@ class Producer:
     silently lost. Where the topic has a `dedup_window`, each message has a `message-id`, so the same nsqd stores it
     once; another nsqd may store it too.
 
+    With `route_by_key` all messages with the same header `key` go to the same nsqd of those that are known. Rendezvous
+    hashing chooses it, so a node that comes or leaves changes the place of few keys. While it is down they wait for it,
+    until their deadline. Several messages of `publish_many` are all or nothing on each nsqd.
+
     `nsqd` are TCP addresses or Unix socket paths; `lookupd` HTTP addresses of nsqlookupd, all of its nsqds are used.
     """
 
@@ -39,17 +55,19 @@ class Producer:
         nsqd: str | Iterable[str] = (),
         *,
         lookupd: str | Iterable[str] = (),
+        route_by_key: bool = False,
         options: ClientOptions | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
         self.options = (options or ClientOptions()).but(**settings)
+        self._route_by_key = route_by_key
         self._queue = PublishQueue(self.options, nsqd=nsqd, lookupd=lookupd)
         self._known: set[str] = set()  # valid topic names
         self._starting: asyncio.Task[None] | None = None
         self._stopping = False
         self._stopped = False
         self._inbox: Inbox | None = None
-        self._repliers: dict[str, Producer] = {}  # by the nsqd that they publish replies to
+        self._of_nodes: dict[str, Producer] = {}  # by the one nsqd that they publish to: replies, and messages of keys
         self._telemetry = telemetry()
 
     # -- start and stop
@@ -104,7 +122,7 @@ class Producer:
         if self._inbox is not None:
             await self._inbox.stop()
         try:
-            await asyncio.gather(*(replier.stop(timeout) for replier in self._repliers.values()))
+            await asyncio.gather(*(node.stop(timeout) for node in self._of_nodes.values()))
             await self._queue.drain(timeout)
         finally:
             self._stopped = True
@@ -140,6 +158,10 @@ class Producer:
         """
         if self._starting is None or not self._starting.done():
             await self._begin_within(timeout)
+        if self._route_by_key and headers and KEY in headers:
+            node = self._node_of(headers[KEY])
+            await node.publish(topic, body, headers=headers, defer=defer, timeout=timeout)
+            return
         if self._telemetry is None:
             await self.submit(topic, body, headers=headers, defer=defer, timeout=timeout)
             return
@@ -162,6 +184,9 @@ class Producer:
         `context` are further headers, which a plain NSQ server does not get.
         """
         self._check(topic)
+        if self._route_by_key and headers and KEY in headers:
+            node = self._node_of(headers[KEY])
+            return node.submit(topic, body, headers=headers, defer=defer, timeout=timeout, context=context)
         if type(body) is not bytes:
             body, kind = encode(body)
             context = {CONTENT_TYPE: kind, **(context or {})} if kind else context
@@ -193,11 +218,51 @@ class Producer:
             raise TypeError(f"{topic}: publish_many takes a list of bodies, not one: `publish` takes one")
         if not bodies:
             return
+        if self._route_by_key and headers:
+            await self._publish_many_by_key(topic, bodies, headers_of_each(topic, headers, len(bodies)), defer, timeout)
+            return
         if self._telemetry is None:
             await self._publish_many(topic, bodies, headers, {}, defer, timeout)
             return
         with self._telemetry.publish(topic, len(bodies), self.connections) as context:
             await self._publish_many(topic, bodies, headers, context, defer, timeout)
+
+    async def _publish_many_by_key(
+        self,
+        topic: str,
+        bodies: Sequence[Body],
+        headers: Sequence[Mapping[str, str]],
+        defer: float | None,
+        timeout: float | None,
+    ) -> None:
+        """Publish to each nsqd what goes there, in the order given; all are tried before an error is raised."""
+        parts: dict[Producer, list[int]] = {}
+        for place, own in enumerate(headers):
+            parts.setdefault(self._node_of(own.get(KEY, "")), []).append(place)
+        publishes = [
+            node.publish_many(
+                topic, [bodies[at] for at in places], headers=[headers[at] for at in places], defer=defer,
+                timeout=timeout,
+            )
+            for node, places in parts.items()
+        ]  # fmt: skip
+        for result in await asyncio.gather(*publishes, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    def _node_of(self, key: str) -> "Producer":
+        """Return the producer of the nsqd that a key goes to. Raises `Unreachable` while none is known."""
+        addresses = [str(address) for address in self._queue.connections.addresses]
+        if not addresses:
+            raise self._queue.connections.nobody()
+        return self._of_node(rendezvous(key, addresses))
+
+    def _of_node(self, address: str) -> "Producer":
+        if self._stopping:
+            raise Stopped("the producer was stopped; create a new one")
+        if address not in self._of_nodes:
+            self._of_nodes[address] = Producer(address, options=self.options)
+        return self._of_nodes[address]
 
     async def _publish_many(
         self,
@@ -282,11 +347,7 @@ class Producer:
         if not address or [address] == self.connections:
             await self.publish(topic, body, headers=own)
             return
-        if self._stopping:
-            raise Stopped("the producer was stopped; create a new one")
-        if address not in self._repliers:
-            self._repliers[address] = Producer(address, options=self.options)
-        await self._repliers[address].publish(topic, body, headers=own)
+        await self._of_node(address).publish(topic, body, headers=own)
 
     @property
     def connections(self) -> list[str]:

@@ -171,10 +171,11 @@ class SyncProducer(BlockingClient):
         nsqd: str | Iterable[str] = (),
         *,
         lookupd: str | Iterable[str] = (),
+        route_by_key: bool = False,
         options: ClientOptions | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        producer = Producer(nsqd, lookupd=lookupd, options=options, **settings)
+        producer = Producer(nsqd, lookupd=lookupd, route_by_key=route_by_key, options=options, **settings)
         super().__init__("lapwing-producer", producer, producer.stop, start=producer.start)
 
     publish = blocking(Producer.publish)

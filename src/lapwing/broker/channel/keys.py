@@ -301,6 +301,9 @@ class Keys:
     def _return(self, key: Key, sequence: int, behind: int) -> None:
         key.returns(sequence)
         if behind > self.passed.position and not key.lined:
+            if key.blocked and self.may_deliver(key):
+                key.blocked = False
+                del self.blocked[key]
             self._behind.append((behind, key))
         else:
             self._place(key)
