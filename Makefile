@@ -56,6 +56,7 @@ bench: setup
 	$(BIN)/python benchmarks/log.py
 	$(BIN)/python benchmarks/nsqd.py
 	$(BIN)/python benchmarks/failure.py
+	$(BIN)/python benchmarks/keys.py
 	$(BIN)/python benchmarks/single.py
 	$(BIN)/python benchmarks/turn.py
 	$(BIN)/python benchmarks/deferred.py
