@@ -49,7 +49,7 @@ def code_lines(path: Path) -> int:
     return sum(bool(line.strip()) for number, line in enumerate(lines, 1) if number not in skipped)
 
 
-TASKS = ["orders.py", "webhooks.py", "outbox.py", "delayed_jobs.py", "test_orders.py", "cluster.py"]
+TASKS = ["orders.py", "webhooks.py", "outbox.py", "delayed_jobs.py", "keyed.py", "test_orders.py", "cluster.py"]
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -143,6 +143,14 @@ def test_a_cluster_is_looked_at_and_its_dead_letters_are_sent_back() -> None:
 
     assert lines == ["jobs/work: 1 messages and no consumer", "jobs.work.dead/dead: 1 messages and no consumer",
                      f"jobs.work.dead on {node.http}: 1 letters sent back"]  # fmt: skip
+
+
+def test_a_retry_keeps_the_order_of_its_customer(daemon: Daemon) -> None:
+    lines = output("keyed.py", daemon=daemon)
+
+    assert lines.index("ann pays") < lines.index("ann gets")
+    assert lines.index("bob pays") < lines.index("bob gets") < lines.index("ann pays")
+    assert len(lines) == 4
 
 
 def test_jobs_run_when_they_are_due_and_not_before_they_may(daemon: Daemon) -> None:
