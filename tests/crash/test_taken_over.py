@@ -152,6 +152,37 @@ def test_what_a_replaced_machine_never_acknowledged_is_kept_aside(nodes: Nodes):
     assert (nodes.path / "a.fenced-1" / "topics").is_dir()
 
 
+def test_a_folder_whose_disk_is_not_mounted_passes_for_no_empty_one(nodes: Nodes):
+    disk = nodes.path / "disk"
+    node = nodes.start("a")
+    publish(node, "orders", b"one")
+    nodes.place.rename(disk)
+    nodes.place.mkdir()
+
+    status, answer = ask(node, "/pub?topic=orders", b"refused")
+    assert status == 503
+    assert b"is the disk mounted" in answer
+    node.kill()
+    status, line = nodes.refused("a")
+    assert status == 1
+    assert "is empty; is the disk mounted" in line
+
+    assert list(nodes.place.iterdir()) == []
+    nodes.place.rmdir()
+    disk.rename(nodes.place)
+    again = nodes.start("a")
+    publish(again, "orders", b"two")
+    assert bodies(again, "orders")[0] == "one"
+    assert bodies(again, "orders")[-1] == "two"
+
+
+def test_a_remote_log_inside_of_the_data_path_is_refused(nodes: Nodes):
+    status, line = nodes.refused(".")
+
+    assert status == 1
+    assert "is inside of the data path" in line
+
+
 def test_of_eight_that_claim_together_one_serves(nodes: Nodes):
     commands = [
         [

@@ -76,7 +76,7 @@ def upload(
 
 @app.command(example="lapwing remote status s3://backups/nsqd-1 --json | jq .epoch")
 def status(url: Url, as_json: Json = False) -> None:
-    """Show who owns a remote log, how far it is, and its size. Exit code 1 if there is none."""
+    """Show who owns a remote log, how far it is, and its size. Exit code 2 if there is none."""
     from lapwing.client.format import size, utc_time
 
     with _remote(url) as remote:

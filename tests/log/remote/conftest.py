@@ -35,5 +35,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 def engine(url: str) -> Iterator[Engine]:
     """The engine of that URL."""
     engine = open_engine(url)
+    engine.create("claims/0", b"")  # every log begins with one
     yield engine
     engine.close()

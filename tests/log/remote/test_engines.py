@@ -66,6 +66,7 @@ def test_what_is_deleted_is_gone_and_may_be_created_again(engine: Engine) -> Non
 
 def test_of_many_who_create_an_object_at_once_one_does(url: str) -> None:
     engines = [open_engine(url) for _ in range(8)]
+    engines[0].create("claims/1", b"")
 
     def create(number: int) -> bool:
         return engines[number].create("records/1", b"%d" % number)
@@ -95,8 +96,28 @@ def test_a_folder_that_goes_away_is_not_made_again(tmp_path: Path) -> None:
     assert not tmp_path.exists()
 
 
+def test_a_folder_whose_disk_is_unmounted_takes_nothing_until_it_is_back(tmp_path: Path) -> None:
+    mounted, disk = tmp_path / "mounted", tmp_path / "disk"
+    mounted.mkdir()
+    engine = open_engine(f"file://{mounted}")
+    engine.create("claims/1", b"")
+    engine.create("records/1", b"one")
+    mounted.rename(disk)
+    mounted.mkdir()  # the mount point is there without its disk
+
+    with pytest.raises(RemoteFailed, match="is the disk mounted"):
+        engine.create("records/2", b"two")
+    with pytest.raises(RemoteFailed, match="is the disk mounted"):
+        open_engine(f"file://{mounted}").create("slices/1.a", b"slice")
+    assert list(mounted.iterdir()) == []
+    mounted.rmdir()
+    disk.rename(mounted)
+    assert engine.create("records/2", b"two")
+
+
 def test_what_a_crash_left_unfinished_in_a_folder_is_not_found_and_swept_away(tmp_path: Path) -> None:
     engine = open_engine(f"file://{tmp_path}")
+    engine.create("claims/1", b"")
     engine.create("records/1", b"one")
     (tmp_path / "records" / "2.0a0b0c0d.tmp").write_bytes(b"tw")
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from lapwing.errors import ConfigError
 
 SCHEMES: Final = "file:///FOLDER, s3://BUCKET/PREFIX, gs://, az:// or postgresql://HOST/DATABASE?table=NAME"
+CLAIMS: Final = "claims"  # what the names of the first objects of a log begin with
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss"})
 
 

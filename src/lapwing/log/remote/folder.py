@@ -1,6 +1,7 @@
 """A remote log in a folder: of a mounted disk, or of this machine for a trial."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
@@ -8,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from lapwing.errors import ConfigError, RemoteFailed
 from lapwing.log.disk import DISK, Disk
+from lapwing.log.remote.engines import CLAIMS
 
 _UNFINISHED: Final = ".tmp"  # how the names of files end that `Disk.prepare` has not finished
 
@@ -50,8 +52,15 @@ class Folder:
         return True
 
     def _make_directory(self, path: str) -> None:
-        """Make the directory of a file, but not the folder itself. Raises `OSError`."""
+        """Make the directory of a file, but not the folder itself. Raises `OSError`.
+
+        A log begins with a claim. A folder that has none, and yet is to take something else, is where a disk was
+        mounted: what was written there would be hidden as soon as the disk is back.
+        """
         os.stat(self.path)
+        claims = self._path(CLAIMS)
+        if os.path.dirname(path) != claims and not os.path.isdir(claims):
+            raise FileNotFoundError(errno.ENOENT, f"there is no {CLAIMS} directory: is the disk mounted?")
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         self._disk.sync_directory(self.path)
 

@@ -25,7 +25,7 @@ class ObjectStore:
         self.place = url
         if not parts.netloc or parts.query or parts.fragment or parts.password:
             expected = f"expected {parts.scheme}://BUCKET/PREFIX; keys come from the environment"
-            raise ConfigError(f"{parts.scheme}://{parts.hostname}: {expected}")
+            raise ConfigError(f"{parts.scheme}://{parts.hostname or ''}: {expected}")
         try:
             self._store = obstore.store.from_url(
                 url,

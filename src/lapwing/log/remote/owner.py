@@ -71,6 +71,8 @@ def own(
     Raises `ConfigError`, `LogError`, `OSError`, or `RemoteError`: `NotReleased` if somebody else may still own the log.
     """
     path = os.path.abspath(path or ".")
+    if f"{engine.place}/".startswith(f"file://{path}/"):
+        raise ConfigError(f"{engine.place} is inside of the data path {path}, and would be lost with it: name another")
     DISK.make_directory(path, sync=True)
     place = DataPath(path)
     try:
@@ -99,6 +101,12 @@ def _own(
         raise ConfigError(
             f"{place.path} has data, and {engine.place} has a log of another data path: use an empty one to take over, "
             "or an empty place for this one"
+        )
+    if used and marker is not None and (former is None or former.epoch < marker.epoch):
+        end = "is empty" if former is None else f"ends with epoch {former.epoch}"
+        raise ConfigError(
+            f"{place.path} is of epoch {marker.epoch} of {engine.place}, which {end}; is the disk mounted, and is it "
+            f"the right store? To begin a new log in an empty one, delete {os.path.join(place.path, markers.FILE)}"
         )
     # the data path of the last owner, which is locked: so that process is gone. It is not known of a copy, whose
     # original may be in use, nor after a start of the machine, which may be another one with a copy of the disk

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from lapwing.errors import Fenced, NotReleased, RemoteDamaged, RemoteFailed
-from lapwing.log.remote.engines import Engine
+from lapwing.log.remote.engines import CLAIMS, Engine
 from lapwing.log.remote.record import (
     CheckpointMade,
     FileStored,
@@ -36,7 +36,6 @@ from lapwing.log.remote.record import (
 from lapwing.records import dataclass
 
 RECORDS: Final = "records"
-CLAIMS: Final = "claims"
 SLICES: Final = "slices"
 CHECKPOINTS: Final = "checkpoints"
 
