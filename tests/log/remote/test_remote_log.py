@@ -74,6 +74,34 @@ def test_a_former_owner_is_fenced_however_much_was_deleted_since(engine: Engine)
     assert names == [record_name(index) for index in (1, 3, 8, 9)]  # claims, and what the checkpoint begins with
 
 
+class Overtaken(FaultyEngine):
+    """An engine in which the owner of the log appends a record each time that another is about to, for some time."""
+
+    def __init__(self, owner: RemoteLog) -> None:
+        super().__init__(owner.engine)
+        self.owner = owner
+        self.times = 9
+
+    def create(self, name: str, data: bytes) -> bool:
+        if name.startswith("records/") and self.times:
+            self.times -= 1
+            append(self.owner, messages(self.times, [b"busy"]))
+        return super().create(name, data)
+
+
+def test_a_log_whose_owner_appends_all_the_time_can_be_taken_over(engine: Engine) -> None:
+    owner = owned(engine, "busy")
+    append(owner, BEGUN)
+
+    successor = owned(Overtaken(owner), "successor", take_over=True)
+
+    assert (successor.epoch, successor.index) == (2, 12)
+    with pytest.raises(Fenced, match="successor"):
+        append(owner, messages(99, [b"late"]))
+    claims = [name for name, _ in engine.find("claims")]
+    assert claims[:3] == ["claims/0", f"claims/{1:020d}", f"claims/{12:020d}"]  # no record of the owner is kept
+
+
 def test_of_eight_who_claim_at_once_one_owns_the_log(url: str) -> None:
     logs = [RemoteLog(open_engine(url), owner=f"number {number}") for number in range(8)]
 

@@ -14,6 +14,7 @@ there, or the claim of its successor. A claim itself counts only if there is no 
 one where a record was deleted.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -41,6 +42,9 @@ CHECKPOINTS: Final = "checkpoints"
 
 _DIGITS: Final = 20
 _TRIES: Final = 8
+_CLAIMS: Final = 200  # tries to claim a log whose owner appends meanwhile
+_READS: Final = 100  # reads that wait for the next record of such an owner
+_MARKED: Final = 8  # places that are marked at a time for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +143,12 @@ class RemoteLog:
         process claimed it at the same moment; `RemoteFailed` when it is not known what happened.
         """
         seen: int | None = None
-        for _ in range(_TRIES):
-            former = self.last()
+        lost: list[str] = []  # marks of places where somebody else was first
+        marked: set[int] = set()
+        former = self.last()
+        for _ in range(_CLAIMS):
             if former is not None and former.nonce in self._claims:  # one that was not answered, and it is the last
-                return self._own_claim(former)
+                return self._own_claim(former, lost)
             if former is not None and former.kind != "release":
                 if seen is not None and former.epoch > seen:
                     raise Fenced(self.engine.place, former.owner, former.epoch)
@@ -151,15 +157,43 @@ class RemoteLog:
             seen, index, previous = (0, 0, "") if former is None else (former.epoch, former.index, former.nonce)
             node = node if former is None else former.node
             record = Record("claim", node, seen + 1, index + 1, _new_nonce(), previous, now, self.owner)
-            self.engine.create(f"{CLAIMS}/{record.index:0{_DIGITS}d}", b"")  # first: without it a claim is deleted
+            ahead = _MARKED if lost else 1  # an owner that appends all the time is faster than a mark for each try
+            for place in range(record.index, record.index + ahead) if record.index not in marked else ():
+                self.engine.create(_claim_name(place), b"")  # first: without it a claim is deleted
+                marked.add(place)
             self._claims.add(record.nonce)
-            if self._create(record) is None and self._is_last(record):
-                return self._own_claim(record)
+            other = self._create(record)
+            if other is None and self._is_last(record):
+                return self._own_claim(record, lost)
+            if other is not None and other.kind == "data":
+                lost.append(_claim_name(record.index))
+                former = self._followed(other)
+            else:
+                former = self.last()
         raise RemoteFailed(f"{self.engine.place}: other processes append all the time")
 
-    def _own_claim(self, record: Record) -> Claim:
+    def _followed(self, record: Record) -> Record:
+        """Follow an owner that appends to its last record, and return that as soon as it is there.
+
+        The owner needs some time for the next one: that is when its place can be taken.
+        """
+        waited = appeared = False
+        for _ in range(_READS):
+            name = record_name(record.index + 1)
+            found = self.engine.read(name)
+            if found is not None:
+                record, appeared = decode(found, name), waited
+            if record.kind != "data" or (found is None and appeared):
+                break
+            waited = waited or found is None
+        return record
+
+    def _own_claim(self, record: Record, lost: Sequence[str]) -> Claim:
         self._check_engine(record)
         self._own(record)
+        if lost:
+            with contextlib.suppress(RemoteFailed):  # they only keep a few records from being deleted
+                self.engine.delete(lost)
         return Claim(record.node, record.epoch, record.index)
 
     def _is_last(self, record: Record) -> bool:
@@ -340,6 +374,10 @@ class CheckpointWriter:
 def record_name(index: int) -> str:
     """Return the name of a record."""
     return f"{RECORDS}/{index:0{_DIGITS}d}"
+
+
+def _claim_name(index: int) -> str:
+    return f"{CLAIMS}/{index:0{_DIGITS}d}"
 
 
 def readable(time: int) -> str:
