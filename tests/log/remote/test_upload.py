@@ -281,7 +281,7 @@ def test_what_a_start_would_have_to_mend_is_not_uploaded(broker: Broker, engine:
     for path in (journal, identity):
         before = path.read_bytes()
         path.write_bytes(before[:20] + b"!" + before[21:])
-        with pytest.raises(LogError, match="start nsqd once, which mends it"):
+        with pytest.raises(LogError, match="start nsqd once, which repairs it"):
             broker.upload(engine)
         path.write_bytes(before)
 
@@ -291,7 +291,7 @@ def test_what_a_start_would_have_to_mend_is_not_uploaded(broker: Broker, engine:
 def test_a_folder_that_is_used_is_not_restored_to(broker: Broker, engine: Engine) -> None:
     broker.upload(engine)
 
-    with pytest.raises(ConfigError, match="is there and not empty"):
+    with pytest.raises(ConfigError, match="exists and is not empty"):
         restored(engine, broker.path)
 
 
