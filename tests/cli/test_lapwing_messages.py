@@ -102,8 +102,8 @@ def test_what_cannot_be_published_says_why(daemon: Daemon, topic: str, tmp_path:
     assert "no such file" in lapwing("pub", topic, "--file", str(tmp_path / "x"), daemon=daemon, code=2).stderr.lower()
     assert "topic" in lapwing("pub", "no spaces please", "x", daemon=daemon, code=2).stderr.lower()
     assert "NAME=VALUE" in lapwing("pub", topic, "x", "--header", "nonsense", daemon=daemon, code=2).stderr
-    assert "empty message" in lapwing("pub", topic, "", daemon=daemon, code=2).stderr
-    assert "empty message" in process("pub", topic, "--whole", daemon=daemon, code=2).stderr
+    assert "message is empty" in lapwing("pub", topic, "", daemon=daemon, code=2).stderr
+    assert "message is empty" in process("pub", topic, "--whole", daemon=daemon, code=2).stderr
     assert "--whole is for stdin" in lapwing("pub", topic, "x", "--whole", daemon=daemon, code=2).stderr
     assert "127.0.0.1:1" in lapwing("pub", topic, "x", "--nsqd-tcp-address", "127.0.0.1:1", code=1).stderr
 
