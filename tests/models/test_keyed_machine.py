@@ -185,3 +185,13 @@ KeyedMachine.TestCase.settings = settings(
     BrokerMachine.TestCase.settings, max_examples=examples(120, soak=4000), stateful_step_count=60
 )
 TestKeyed = KeyedMachine.TestCase
+
+
+def test_a_ripe_message_comes_behind_lower_ones_of_its_key_also_if_nobody_consumed_meanwhile() -> None:
+    machine = KeyedMachine()
+    machine.begin(first={"order": "key"}, second={"order": "key"}, sizes=[1])
+    machine.kill()
+    machine.publish_batch(keys=["a"], size=1)
+    machine.publish_deferred(delay=1, key="a")
+    machine.time_passes(step=1)
+    machine.teardown()

@@ -410,7 +410,7 @@ class Keys:
         if self._stale:
             self.passed.look_again()
             self._stale = False
-            unread.update(dict.fromkeys(ledger.in_flight_or_ready(), 0))
+            unread.update((each, each) for each in ledger.in_flight_or_ready())  # behind lower ones of its key
             if self.ordered:
                 deliveries = ledger.deliveries
                 unread.update((each, 0) for each in ledger.deferred.sequences() if deliveries(each))
