@@ -182,7 +182,7 @@ class KeyedMachine(BrokerMachine):
 
 
 KeyedMachine.TestCase.settings = settings(
-    BrokerMachine.TestCase.settings, max_examples=examples(120, soak=4000), stateful_step_count=60
+    BrokerMachine.TestCase.settings, max_examples=examples(60, soak=4000), stateful_step_count=50
 )
 TestKeyed = KeyedMachine.TestCase
 
