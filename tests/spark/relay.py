@@ -9,6 +9,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+Ends = tuple[tuple[str, int], tuple[str, int]]
+
 _SIZE = re.compile(rb"^content-length: *(\d+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -37,7 +39,7 @@ class Relay:
         self._moment: Moment | None = None
         self.requests: list[str] = []  # the first line of each, in order
         self.reached = threading.Event()
-        self.held_port = 0  # of the client whose request is held
+        self.held: Ends | None = None  # of the connection whose request is held
         self._released = threading.Event()
         self._door = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._door.getsockname()[1]}"
@@ -99,22 +101,26 @@ class Relay:
                         client.sendall(data)
                 if held:
                     self._moment = None
-                    self.held_port = client.getpeername()[1]
+                    self.held = client.getpeername(), client.getsockname()
                     self.reached.set()
                     self._released.wait()
                     return
 
 
-def owner(port: int) -> int:
-    """The process that has a connection from this port of the loopback."""
-    wanted = f"0100007F:{port:04X}"
+def owner(ends: Ends) -> int:
+    """The process that has the first end of this connection of two IPv4 addresses, which is open at both.
+
+    Only both ends together name a connection: the port of one may be that of others too, to other places, some of which
+    nobody has any more.
+    """
+    wanted = [f"{socket.inet_aton(host)[::-1].hex()}:{port:04x}".upper() for host, port in ends]
     lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    inode = next(fields[9] for fields in lines if fields[1] == wanted)
+    inode = next(fields[9] for fields in lines if fields[1:3] == wanted)
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # not ours, or gone meanwhile
             if any(_link(entry) == f"socket:[{inode}]" for entry in (process / "fd").iterdir()):
                 return int(process.name)
-    raise LookupError(f"nobody has port {port}")
+    raise LookupError(f"nobody has the connection {ends}")
 
 
 def _link(descriptor: Path) -> str:

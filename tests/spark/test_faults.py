@@ -323,7 +323,7 @@ def test_an_executor_killed_while_it_stages_leaves_nothing_behind(spark, broker,
     relay.hold_at(Moment(b"POST /stage?", sent=0.5))
     running = copy.start()
     assert relay.reached.wait(PATIENCE)
-    os.kill(owner(relay.held_port), signal.SIGKILL)
+    os.kill(owner(relay.held), signal.SIGKILL)
     relay.release()
     with pytest.raises(Exception, match="Python worker exited unexpectedly"):
         running.awaitTermination()
