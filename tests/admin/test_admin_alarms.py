@@ -1,10 +1,10 @@
 """What is worth a look, in words, and what to do about it."""
 
-from lapwing.admin.alarms import AlarmLimits, alarms
-from lapwing.admin.dead_letters import dead_topics
 from lapwing.admin.history import History
+from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.channel import blocked_keys
-from lapwing.client.cluster import Node, topics_of_stats
+from lapwing.client.alarms import AlarmLimits, alarms
+from lapwing.client.cluster import Node, dead_topics, topics_of_stats
 from lapwing.client.cluster_view import ClusterView, NodeState
 
 NODE = Node("a", "10.0.0.1", 4150, 4151, "1.3.0")
@@ -50,7 +50,7 @@ def test_a_topic_without_a_channel_buffers():
 
     assert alarm.text == "Topic orders has no channel: 12,430 messages are buffering."
     assert "Create a channel" in alarm.advice
-    assert (alarm.severity, alarm.link) == ("warning", "/topics/orders")
+    assert (alarm.severity, PageLinks().alarm(alarm)) == ("warning", "/topics/orders")
 
 
 def test_a_topic_without_a_channel_and_without_messages_is_fine():
@@ -66,7 +66,7 @@ def test_a_channel_without_consumers_waits():
     alarm = only(ClusterView(at=NOW, topics=topics(channel(depth=1, clients=0))))
 
     assert alarm.text == "Channel orders/c has no consumers: 1 message is waiting."
-    assert alarm.link == "/topics/orders/c"
+    assert PageLinks().alarm(alarm) == "/topics/orders/c"
 
 
 def test_a_channel_without_consumers_is_no_alarm_while_the_cluster_starts():
@@ -93,7 +93,7 @@ def test_a_channel_that_a_query_moves_needs_no_consumer_until_it_stands_still():
 def test_names_in_links_are_escaped():
     alarm = only(ClusterView(at=NOW, topics=topics(channel("x#ephemeral", depth=1, clients=0))))
 
-    assert alarm.link == "/topics/orders/x%23ephemeral"
+    assert PageLinks().alarm(alarm) == "/topics/orders/x%23ephemeral"
 
 
 def test_paused_is_worth_knowing_and_hides_what_follows_from_it():
@@ -263,7 +263,7 @@ def test_a_key_that_is_blocked_for_long_is_an_alarm():
         "Key customer-7 of orders/c is blocked for 6m 40s on 10.0.0.1:4151, and 2 other keys; 40 messages wait for "
         "their keys."
     )
-    assert alarm.link == "/topics/orders/c"
+    assert PageLinks().alarm(alarm) == "/topics/orders/c"
     assert found(ClusterView(at=NOW, topics=topics(channel(depth=40) | by_key(10.0)))) == []
 
 
@@ -285,7 +285,7 @@ def test_dead_letters_wait_for_somebody_and_need_no_consumer():
 
     [alarm] = alarms(cluster_view, History(), AlarmLimits(), dead(3))
     assert alarm.text == "3 dead letters wait in orders.c.dead."
-    assert (alarm.severity, alarm.link) == ("info", "/dead?topic=orders.c.dead")
+    assert (alarm.severity, PageLinks().alarm(alarm)) == ("info", "/dead?topic=orders.c.dead")
     assert alarms(cluster_view, History(), AlarmLimits(), dead(0)) == []
     assert alarms(cluster_view, History(), AlarmLimits(), {}) == []  # a new topic, before its letters are known
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapwing.admin.dead_letters import dead_topics, letter_filter, merge_groups, merge_letters, parse_field
+from lapwing.admin.dead_letters import letter_filter, merge_groups, merge_letters, parse_field
 from lapwing.admin.pages.dead_actions import parse_limit
 from lapwing.admin.pages.dead_rows import letter_message, task_row
 from lapwing.admin.pages.pending import claim_members, claimed, entry_row
@@ -15,6 +15,7 @@ from lapwing.client.admin_results import (
     PendingMessage,
     Results,
 )
+from lapwing.client.cluster import dead_topics
 from lapwing.errors import ConfigError
 
 

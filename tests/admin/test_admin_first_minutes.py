@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from lapwing.admin.alarms import AlarmLimits, unread
 from lapwing.admin.history import History
+from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.frame import found
 from lapwing.admin.pages.pipelines import COLUMNS, pipeline_row
-from lapwing.admin.pages.table_rows import PageLinks
+from lapwing.client.alarms import AlarmLimits, unread
 from lapwing.client.cluster import Node, topics_of_stats
 from lapwing.client.cluster_view import ClusterView
 

@@ -6,10 +6,9 @@ from admin_stage import Cluster
 from playwright.sync_api import Page, expect
 
 from daemons import Daemon
-from lapwing.admin.dead_letters import DeadTopic
 from lapwing.admin.history import FlowRates, History
 from lapwing.admin.map_graph import MOST_CLIENTS, MOST_TOPICS, Publishing, draw_map
-from lapwing.client.cluster import SUM, Json
+from lapwing.client.cluster import SUM, DeadTopic, Json
 from lapwing.client.cluster_view import ClusterView
 
 

@@ -1,7 +1,7 @@
 """nsqadmin's `/metrics`: pure."""
 
-from lapwing.admin.alarms import Alarm
 from lapwing.admin.metrics import exposition
+from lapwing.client.alarms import Alarm
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView, NodeState
 

@@ -1,7 +1,8 @@
 """Rows of tables: pure."""
 
 from lapwing.admin.history import History
-from lapwing.admin.pages.table_rows import PageLinks, consumer_columns, node_columns, row_of
+from lapwing.admin.links import PageLinks
+from lapwing.admin.pages.table_rows import consumer_columns, node_columns, row_of
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView, NodeState
 

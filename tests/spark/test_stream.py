@@ -8,8 +8,8 @@ import pytest
 from queries import Query
 
 from daemons import start_nsqlookupd, until
-from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.poller import Poller
+from lapwing.client.alarms import AlarmLimits
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lapwing.admin.history import History
+from lapwing.client.alarms import AlarmLimits, Bounds, alarms
 from lapwing.client.cluster import Node
 from lapwing.client.cluster_view import ClusterView, NodeState, Rate, ages_in, rates_between
 from lapwing.client.format import SECOND, ago, duration, moment, ordinal, parse_span, parse_time, printable, short
@@ -16,7 +18,7 @@ from lapwing.client.http import DaemonHttp
 from lapwing.client.log_reader import LogMessage, LogRange, Start
 from lapwing.errors import ConfigError
 from lapwing.tools import checks, doctor, processes, screens, supervisor
-from lapwing.tools.checks import CheckLimits, Verdict, judge
+from lapwing.tools.checks import Verdict, check_limits, judge
 from lapwing.tools.message_format import MessagePrinter
 from lapwing.tools.terminal import Screen, Terminal, bar
 
@@ -105,7 +107,7 @@ def test_ages_are_read_from_metrics() -> None:
 
 
 def test_all_is_well_when_nothing_is_said_against_it() -> None:
-    report = judge(picture(0.0, channel(depth=5)), CheckLimits())
+    report = judge(picture(0.0, channel(depth=5)), check_limits())
 
     assert (report.verdict, report.lag, report.channels) == (Verdict.OK, 5, 1)
 
@@ -113,14 +115,14 @@ def test_all_is_well_when_nothing_is_said_against_it() -> None:
 @pytest.mark.parametrize(
     ("limits", "verdict"),
     [
-        (CheckLimits(lag_warning=8), Verdict.OK),
-        (CheckLimits(lag_warning=7), Verdict.WARNING),
-        (CheckLimits(lag_warning=1, lag_critical=7), Verdict.CRITICAL),
-        (CheckLimits(age_warning=60.0), Verdict.WARNING),
-        (CheckLimits(age_critical=61.0), Verdict.OK),
+        (check_limits(lag=Bounds(8)), Verdict.OK),
+        (check_limits(lag=Bounds(7)), Verdict.WARNING),
+        (check_limits(lag=Bounds(1, 7)), Verdict.CRITICAL),
+        (check_limits(oldest=Bounds(60.0)), Verdict.WARNING),
+        (check_limits(oldest=Bounds(error=61.0)), Verdict.OK),
     ],
 )
-def test_lag_and_age_have_limits(limits: CheckLimits, verdict: Verdict) -> None:
+def test_lag_and_age_have_limits(limits: AlarmLimits, verdict: Verdict) -> None:
     seen = picture(0.0, channel(depth=4, in_flight_count=2, deferred_count=1), ages={("t", "c"): 60.0})
 
     assert judge(seen, limits).verdict is verdict
@@ -133,44 +135,70 @@ def test_a_named_consumer_that_holds_a_message_for_long_is_a_finding() -> None:
     ]
     seen = picture(0.0, channel(in_flight_count=4, consumers=holders))
 
-    assert judge(seen, CheckLimits()).verdict is Verdict.OK
-    report = judge(seen, CheckLimits(held_warning=900.0))
-    text = "consumer gone of t/c holds 3 messages, the oldest for 16m 40s"
+    assert judge(seen, check_limits()).verdict is Verdict.OK
+    report = judge(seen, check_limits(held=Bounds(900.0)))
+    text = "Consumer gone of t/c holds 3 messages, the oldest for 16m 40s."
     assert [(finding.verdict, finding.text) for finding in report.findings] == [(Verdict.WARNING, text)]
-    assert judge(seen, CheckLimits(held_warning=900.0, held_critical=1000.0)).verdict is Verdict.CRITICAL
+    assert judge(seen, check_limits(held=Bounds(900.0, 1000.0))).verdict is Verdict.CRITICAL
     lines = screens.consumers_table(seen, Terminal.of(io.StringIO()))
     assert [line.split()[2] for line in lines[-2:]] == ["gone", "busy"]
 
 
 def test_what_cannot_be_asked_is_critical_and_what_is_not_there_unknown() -> None:
-    silent = ClusterView(errors=("no daemon answers",))
+    silent = ClusterView(nodes=(NodeState(NODE, error="connection refused"),), errors=("no daemon answers",))
     sick = picture(0.0, health="NOK - disk full")
 
-    assert judge(silent, CheckLimits()).verdict is Verdict.CRITICAL
-    assert judge(silent, CheckLimits(), topic="x").verdict is Verdict.CRITICAL
-    assert judge(sick, CheckLimits()).verdict is Verdict.CRITICAL
-    assert judge(picture(0.0), CheckLimits(), topic="x").verdict is Verdict.UNKNOWN
-    assert judge(picture(0.0, channel()), CheckLimits(), channel="x").verdict is Verdict.UNKNOWN
+    assert judge(silent, check_limits()).verdict is Verdict.CRITICAL
+    assert judge(silent, check_limits(), topic="x").verdict is Verdict.CRITICAL
+    assert judge(sick, check_limits()).verdict is Verdict.CRITICAL
+    assert judge(picture(0.0), check_limits(), topic="x").verdict is Verdict.UNKNOWN
+    assert judge(picture(0.0, channel()), check_limits(), channel="x").verdict is Verdict.UNKNOWN
+
+
+def test_a_check_finds_what_nsqadmin_shows_with_the_same_sentence() -> None:
+    lake = {"name": "lake", "topics": ["t"], "channel": "c", "updated_ms": 1_000_000, "state": "failed"}
+    seen = picture(1000.0, channel(depth=7, client_count=0), health="NOK - disk full",
+                   pipelines=(lake | {"error": "checkpoint is gone"},))  # fmt: skip
+    report = judge(seen, check_limits(lag=Bounds(5)))
+    shown = alarms(seen, History(), AlarmLimits(lag=Bounds(5)))
+
+    assert {finding.text for finding in report.findings} == {
+        "nsqd n:2 is unhealthy: NOK - disk full", "Pipeline lake failed: checkpoint is gone",
+        "Channel t/c is 7 messages behind, and it has no consumer.",
+    }  # fmt: skip
+    assert {finding.text for finding in report.findings} <= {alarm.text for alarm in shown}
+    assert "; Channel t/c is 7 messages behind, and it has no consumer | " in report.text(check_limits())
+
+
+def test_a_paused_channel_is_within_the_bounds_of_a_check_or_not() -> None:
+    seen = picture(0.0, channel(depth=7, paused=True), ages={("t", "c"): 60.0})
+    report = judge(seen, check_limits(lag=Bounds(5), oldest=Bounds(error=60.0)))
+
+    assert [finding.text for finding in report.findings] == [
+        "The oldest message of t/c has waited 1m.", "Channel t/c is 7 messages behind, and it is paused.",
+    ]  # fmt: skip
+    assert judge(seen, check_limits()).findings == ()
 
 
 def test_a_server_that_reports_no_ages_is_unknown_where_ages_have_limits() -> None:
     plain = picture(0.0, channel(depth=5), lapwing=False)
 
-    report = judge(plain, CheckLimits(age_critical=600.0))
+    report = judge(plain, check_limits(oldest=Bounds(error=600.0)))
     assert report.verdict is Verdict.UNKNOWN
-    assert "n:2 does not report the age of messages" in report.text(CheckLimits(age_critical=600.0))
-    assert "oldest=" not in report.text(CheckLimits())
-    assert judge(plain, CheckLimits()).verdict is Verdict.OK
-    assert "age of the oldest message unknown" in judge(plain, CheckLimits()).text(CheckLimits())
-    assert judge(plain, CheckLimits(lag_critical=5, age_critical=600.0)).verdict is Verdict.CRITICAL
+    assert "n:2 does not report the age of messages" in report.text(check_limits(oldest=Bounds(error=600.0)))
+    assert "oldest=" not in report.text(check_limits())
+    assert judge(plain, check_limits()).verdict is Verdict.OK
+    assert "age of the oldest message unknown" in judge(plain, check_limits()).text(check_limits())
+    both = check_limits(lag=Bounds(error=5), oldest=Bounds(error=600.0))
+    assert judge(plain, both).verdict is Verdict.CRITICAL
 
 
 def test_a_topic_without_a_channel_keeps_everything_and_is_told_of() -> None:
-    report = judge(picture(0.0, depth=10), CheckLimits(lag_warning=10))
+    report = judge(picture(0.0, depth=10), check_limits(lag=Bounds(10)))
+    text = "Topic t has no channel: 10 messages are buffering."
 
-    assert report.findings == (checks.Finding(Verdict.WARNING, "t has no channel and keeps 10 messages"),)
-    single = judge(picture(0.0, depth=1), CheckLimits(lag_warning=1))
-    assert single.findings[0].text == "t has no channel and keeps 1 message"
+    assert report.findings == (checks.Finding(Verdict.WARNING, text),)
+    assert judge(picture(0.0, depth=9), check_limits(lag=Bounds(10))).findings == ()
 
 
 def test_reading_starts_where_it_is_told_to() -> None:
@@ -248,8 +276,8 @@ def test_a_channel_that_a_pipeline_moves_has_a_consumer() -> None:
 
     assert "moved by Spark" in screens.channels_table(seen, None, Terminal())[1]
     assert "no consumer" in screens.channels_table(stale, None, Terminal())[1]
-    assert "no consumer" not in judge(seen, CheckLimits(lag_warning=1)).findings[0].text
-    assert "no consumer" in judge(stale, CheckLimits(lag_warning=1)).findings[0].text
+    assert "no consumer" not in judge(seen, check_limits(lag=Bounds(1))).findings[0].text
+    assert "no consumer" in judge(stale, check_limits(lag=Bounds(1))).findings[-1].text
 
 
 def test_a_pipeline_that_starts_moves_its_channel_already() -> None:
@@ -293,10 +321,10 @@ def test_dead_letters_and_the_groups_of_redis_clients_do_not_lack_a_consumer() -
     dead = replace(seen, topics={"t.c.dead": {**seen.topics["t"], "topic_name": "t.c.dead", "channels": [letters]}})
 
     assert "no consumer" not in screens.channels_table(seen, None, Terminal())[1]
-    assert judge(seen, CheckLimits(lag_warning=1)).findings[0].text == "t/c is 5 messages behind"
+    assert judge(seen, check_limits(lag=Bounds(1))).findings[0].text == "Channel t/c is 5 messages behind."
     assert "dead letters" in screens.channels_table(dead, None, Terminal())[1]
-    assert judge(dead, CheckLimits(lag_warning=1)).findings[0].text == (
-        "t.c.dead/dead is 5 messages behind: dead letters that nobody has dealt with"
+    assert judge(dead, check_limits(lag=Bounds(1))).findings[0].text == (
+        "Channel t.c.dead/dead is 5 messages behind: dead letters that nobody has dealt with."
     )
 
 
@@ -317,15 +345,13 @@ def test_a_pipeline_that_failed_or_fell_silent_is_critical_and_shown() -> None:
     pipelines = (told("bad", "failed", 99_000, error="no room"), told("dead", "running", 10_000),
                  told("good", "running", 99_000), told("over", "stopped", 10_000))  # fmt: skip
     seen = picture(100.0, channel(), pipelines=pipelines)
-    report = judge(seen, CheckLimits())
+    report = judge(seen, check_limits())
 
     assert report.verdict.name == "CRITICAL"
     texts = [finding.text for finding in report.findings]
-    assert texts[0] == "pipeline bad: failed: no room"
-    assert texts[1].startswith("pipeline dead: no report for 1m 30s")
-    assert len(texts) == 2
-    assert [finding.text[:13] for finding in judge(seen, CheckLimits(), channel="bad", topic="t").findings][-1:] == [
-        "pipeline bad:"]  # fmt: skip
+    assert texts == ["Pipeline bad failed: no room", "Pipeline dead has not reported for 1m 30s."]
+    assert judge(seen, check_limits(), channel="bad", topic="t").findings[0].text == "Pipeline bad failed: no room"
+    assert "Pipeline dead" not in judge(seen, check_limits(), channel="bad").text(check_limits())
     assert "bad: failed  dead: no report for 1m 30s  good: lag 0" in screens.one_line(seen, {})
     shown = "\n".join(screens.pipelines_table(seen, Terminal()))
     assert "no room" in shown

@@ -9,7 +9,6 @@ from lapwing.client.admin import LetterFilter
 from lapwing.client.admin_results import DeadGroups, DeadLetters
 from lapwing.client.cluster import Json
 
-DEAD_CHANNEL: Final = "dead"  # the channel of a dead-letter topic that holds the letters
 REASONS: Final = ("attempts", "rejected", "expired", "overflow")
 
 
@@ -33,36 +32,6 @@ def parse_field(text: str) -> Json:
         return {pointer.strip(): json.loads(value)}
     except ValueError:
         return {pointer.strip(): value.strip()}
-
-
-@dataclass(frozen=True, slots=True)
-class DeadTopic:
-    """A dead-letter topic over all nodes that have it."""
-
-    name: str
-    letters: int
-    by_node: dict[str, int]
-    tasks: dict[str, Json]  # the last redrive of each node that had one
-
-    @property
-    def running(self) -> dict[str, Json]:
-        """The redrives that are not finished."""
-        return {node: task for node, task in self.tasks.items() if task["state"] == "running"}
-
-
-def dead_topics(answers: Mapping[str, Json]) -> dict[str, DeadTopic]:
-    """Join the `/dead` answers of nodes, by topic."""
-    counts: dict[str, dict[str, int]] = {}
-    tasks: dict[str, dict[str, Json]] = {}
-    for node, answer in answers.items():
-        for each in answer.get("topics") or ():
-            counts.setdefault(each["topic"], {})[node] = each["letters"]
-            if each.get("redrive"):
-                tasks.setdefault(each["topic"], {})[node] = each["redrive"]
-    return {
-        name: DeadTopic(name, sum(by_node.values()), by_node, tasks.get(name, {}))
-        for name, by_node in sorted(counts.items())
-    }
 
 
 def merge_groups(answers: Mapping[str, DeadGroups]) -> tuple[list[Json], int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lapwing import names
+from lapwing.client.alarms import Age, Past
 from lapwing.client.cluster import SUM, Json
 
 FINE_AND_COARSE: Final = ((2.0, 900), (60.0, 1440))  # seconds a step, steps kept: the cluster
@@ -116,14 +117,6 @@ class Track:
         return ring.columns[self.fields.index(field)][index] if index >= 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Age:
-    """The age of the oldest unfinished message; `at_least` if it is older than the history."""
-
-    seconds: float
-    at_least: bool = False
-
-
 @dataclass(slots=True)
 class FlowRates:
     """The messages per second, averaged over `RATE_WINDOW`."""
@@ -132,10 +125,11 @@ class FlowRates:
     out: float = 0.0
 
 
-class History:
+class History(Past):
     """Keep samples of the cluster, and answer questions about the past."""
 
     def __init__(self) -> None:
+        super().__init__({})
         self.cluster = Track(CLUSTER_FIELDS, FINE_AND_COARSE)
         self.topics: dict[str, Track] = defaultdict(lambda: Track(TOPIC_FIELDS))
         self.channels: dict[tuple[str, str], Track] = defaultdict(lambda: Track(CHANNEL_FIELDS))

@@ -5,16 +5,15 @@ messages a second.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
 
 from lapwing import names
-from lapwing.admin.alarms import Alarm, topic_link
-from lapwing.admin.dead_letters import DeadTopic
-from lapwing.admin.history import History
-from lapwing.client.cluster import Json
+from lapwing.admin.history import FlowRates, History
+from lapwing.admin.links import PageLinks
+from lapwing.client.alarms import Alarm
+from lapwing.client.cluster import DeadTopic, Json
 from lapwing.client.cluster_view import ClusterView
 from lapwing.client.format import count, rate, several
 from lapwing.client.pipeline_status import problem
@@ -42,23 +41,94 @@ class MapNode:
 class Map:
     """Boxes in the order of their column, edges as (from, to, messages a second), and the topics that are left out."""
 
-    nodes: dict[str, MapNode] = field(default_factory=dict)
-    edges: list[tuple[str, str, float]] = field(default_factory=list)
+    view: ClusterView
+    history: History
+    dead: Mapping[str, DeadTopic]
+    tones: Mapping[str, str]  # severities of alarms, by what they are about
+    links: PageLinks
     whole: bool = True  # the cluster, not one topic, whose hosts are drawn one by one
     left_out: int = 0
+    nodes: dict[str, MapNode] = field(default_factory=dict)
+    edges: list[tuple[str, str, float]] = field(default_factory=list)
 
-    def add(self, node: MapNode) -> str:
+    def to_json(self) -> dict[str, Any]:
+        """Return the map for the browser."""
+        boxes = [
+            [each.id, each.column, each.kind, each.name, each.fact, each.tone, each.href]
+            for each in self.nodes.values()
+        ]
+        return {"columns": COLUMNS, "boxes": boxes, "edges": [[*ends, round(flow, 2)] for *ends, flow in self.edges]}
+
+    def _add(self, node: MapNode) -> str:
         """Add a box, unless it is there, and return its id."""
         self.nodes.setdefault(node.id, node)
         return node.id
 
-    def to_json(self, base: str) -> dict[str, Any]:
-        """Return the map for the browser."""
-        boxes = [
-            [each.id, each.column, each.kind, each.name, each.fact, each.tone, base + each.href if each.href else ""]
-            for each in self.nodes.values()
-        ]
-        return {"columns": COLUMNS, "boxes": boxes, "edges": [[*ends, round(flow, 2)] for *ends, flow in self.edges]}
+    def add_topic(self, topic: Json, hosts: Mapping[str, float]) -> None:
+        """Add a topic with its channels, and with the hosts that publish to it."""
+        name, came = topic["topic_name"], self.history.published(topic)
+        fact = f"{rate(came)}/s" + (f" · {count(topic['depth'])} waiting" if topic["depth"] else "")
+        tone, link = self.tones.get(name, ""), self.links.topic(name)
+        box = self._add(MapNode(f"t {name}", TOPICS, "topic", name, fact, tone, link))
+        self._add_producers(box, hosts, came)
+        for channel in topic["channels"]:
+            self._add_channel(box, channel)
+
+    def _add_producers(self, box: str, hosts: Mapping[str, float], came: float) -> None:
+        order = _most_first(hosts)
+        for host in order[:MOST_CLIENTS]:
+            self.edges.append((self._add(MapNode(f"p {host}", PRODUCERS, "producer", host)), box, hosts[host]))
+        rest = order[MOST_CLIENTS:]
+        if rest:
+            other = self._add(MapNode(f"p+ {box}", PRODUCERS, "producer", several(len(rest), "other host")))
+            self.edges.append((other, box, sum(hosts[host] for host in rest)))
+        unknown = came - sum(hosts.values())
+        if unknown > max(0.5, came / 20):  # HTTP and Redis clients are not counted one by one
+            other = self._add(MapNode("p http", PRODUCERS, "producer", "HTTP and Redis"))
+            self.edges.append((other, box, unknown))
+
+    def _add_channel(self, box: str, channel: Json) -> None:
+        topic, name = channel["topic_name"], channel["channel_name"]
+        flow, about = self.history.channel_flow.get((topic, name), FlowRates()), f"{topic}/{name}"
+        waiting = channel["depth"] + channel["in_flight_count"]
+        facts = [f"{count(waiting)} unfinished"] if waiting else []
+        facts += ["paused"] if channel["paused"] else []
+        tone, link = self.tones.get(about, ""), self.links.topic(topic, name)
+        node = self._add(MapNode(f"c {about}", CHANNELS, "channel", name, " · ".join(facts), tone, link))
+        self.edges.append((box, node, flow.into))
+        readers = [*self._consumers(about, channel, link), *self._pipelines(topic, name)]
+        for reader in readers:
+            self.edges.append((node, self._add(reader), flow.out / len(readers)))
+        letters = self.dead.get(dead := f"{topic}.{name}.{names.DEAD}")
+        if letters is not None and letters.letters:
+            fact, tone = several(letters.letters, "dead letter"), self.tones.get(dead, "warning")
+            self.edges.append(
+                (node, self._add(MapNode(f"d {dead}", READERS, "dead", dead, fact, tone, self.links.dead(dead))), 0.0)
+            )
+
+    def _consumers(self, about: str, channel: Json, link: str) -> Iterator[MapNode]:
+        hosts = _hosts(channel)
+        order = _most_first(hosts)
+        if self.whole and len(order) > 1:  # one box a channel, so that the picture of a cluster stays readable
+            together = several(sum(hosts.values()), "connection")
+            yield MapNode(f"r+ {about}", READERS, "consumer", several(len(order), "host"), together, "", link)
+            return
+        prefix = f"r {about}" if self.whole else "r"
+        for host in order[:MOST_CLIENTS]:
+            fact = several(hosts[host], "connection")
+            yield MapNode(f"{prefix} {host}", READERS, "consumer", host, fact, "", link)
+        if rest := order[MOST_CLIENTS:]:
+            yield MapNode(f"r+ {about}", READERS, "consumer", several(len(rest), "other host"), "", "", link)
+
+    def _pipelines(self, topic: str, channel: str) -> Iterator[MapNode]:
+        for each in self.view.moving(topic, channel):
+            name, tone = str(each["name"]), "error" if problem(each, now=self.view.at) else ""
+            kind = str(each.get("kind") or "")
+            yield MapNode(f"s {name}", READERS, "pipeline", name, kind, tone, self.links.pipeline(name))
+
+
+def _most_first(hosts: Mapping[str, float]) -> list[str]:
+    return sorted(hosts, key=lambda host: (-hosts[host], host))
 
 
 @dataclass(slots=True)
@@ -101,100 +171,20 @@ def draw_map(
     alarms: Sequence[Alarm],
     *,
     topic: str = "",
+    links: PageLinks = PageLinks(),  # noqa: B008  frozen
 ) -> Map:
-    """Return the map of all topics, or of one."""
-    made = Map(whole=not topic)
+    """Return the map of all topics, or of one; `published` has messages a second by topic and host."""
     tones = {alarm.about: alarm.severity for alarm in reversed(alarms) if alarm.severity != "info"}
+    made = Map(view, history, dead, tones, links, whole=not topic)
     topics, made.left_out = chosen_topics(view, history, topic)
     for each in topics:
-        name = each["topic_name"]
-        came = history.published(each)
-        fact = f"{rate(came)}/s" + (f" · {count(each['depth'])} waiting" if each["depth"] else "")
-        box = made.add(
-            MapNode(f"t {name}", TOPICS, "topic", name, fact, tones.get(name, ""), topic_link(name))
-        )
-        _add_producers(made, box, published.get(name, {}), came)
-        for channel in each["channels"]:
-            _add_channel(made, box, channel, view, history, dead, tones)
+        made.add_topic(each, published.get(each["topic_name"], {}))
     return made
 
 
 def _holds_letters(topic: Json) -> bool:
     """Return whether a topic holds dead letters only: it is drawn beside the channel that they come from."""
     return any(names.dead_letters(topic["topic_name"], each["channel_name"]) for each in topic["channels"])
-
-
-def _add_producers(made: Map, box: str, hosts: Mapping[str, float], came: float) -> None:
-    order = sorted(hosts, key=lambda host: (-hosts[host], host))
-    for host in order[:MOST_CLIENTS]:
-        made.edges.append((made.add(MapNode(f"p {host}", PRODUCERS, "producer", host)), box, hosts[host]))
-    rest = order[MOST_CLIENTS:]
-    if rest:
-        other = made.add(MapNode(f"p+ {box}", PRODUCERS, "producer", several(len(rest), "other host")))
-        made.edges.append((other, box, sum(hosts[host] for host in rest)))
-    unknown = came - sum(hosts.values())
-    if unknown > max(0.5, came / 20):  # HTTP and Redis clients are not counted one by one
-        other = made.add(MapNode("p http", PRODUCERS, "producer", "HTTP and Redis"))
-        made.edges.append((other, box, unknown))
-
-
-def _add_channel(
-    made: Map,
-    box: str,
-    channel: Json,
-    view: ClusterView,
-    history: History,
-    dead: Mapping[str, DeadTopic],
-    tones: Mapping[str, str],
-) -> None:
-    topic, name = channel["topic_name"], channel["channel_name"]
-    flow, about = history.channel_flow.get((topic, name)), f"{topic}/{name}"
-    waiting = channel["depth"] + channel["in_flight_count"]
-    facts = [f"{count(waiting)} unfinished"] if waiting else []
-    facts += ["paused"] if channel["paused"] else []
-    tone, link = tones.get(about, ""), topic_link(topic, name)
-    node = made.add(MapNode(f"c {about}", CHANNELS, "channel", name, " · ".join(facts), tone, link))
-    into, out = (flow.into, flow.out) if flow is not None else (0.0, 0.0)
-    made.edges.append((box, node, into))
-    pipelines = [each for each in view.pipelines or () if _moves(each, topic, name)]
-    hosts = _hosts(channel)
-    order = sorted(hosts, key=lambda host: (-hosts[host], host))
-    readers: list[MapNode] = []
-    if made.whole and len(order) > 1:  # one box a channel, so that the picture of a cluster stays readable
-        together = several(sum(hosts.values()), "connection")
-        readers.append(MapNode(f"r+ {about}", READERS, "consumer", several(len(order), "host"), together, "", link))
-    else:
-        shown, rest = order[:MOST_CLIENTS], order[MOST_CLIENTS:]
-        prefix = f"r {about}" if made.whole else "r"
-        readers += [
-            MapNode(f"{prefix} {host}", READERS, "consumer", host, several(hosts[host], "connection"), "", link)
-            for host in shown
-        ]
-        if rest:
-            readers.append(MapNode(f"r+ {about}", READERS, "consumer", several(len(rest), "other host"), "", "", link))
-    for each in pipelines:
-        title, link = str(each["name"]), f"/pipelines?name={quote(each['name'], safe='')}"
-        tone = "error" if problem(each, now=view.at) else ""
-        readers.append(MapNode(f"s {title}", READERS, "pipeline", title, str(each.get("kind") or ""), tone, link))
-    for reader in readers:
-        made.edges.append((node, made.add(reader), out / len(readers)))
-    _add_letters(made, node, f"{topic}.{name}.{names.DEAD}", dead, tones)
-
-
-def _add_letters(
-    made: Map, node: str, name: str, dead: Mapping[str, DeadTopic], tones: Mapping[str, str]
-) -> None:
-    letters = dead.get(name)
-    if letters is not None and letters.letters:
-        fact = several(letters.letters, "dead letter")
-        tone, link = tones.get(name, "warning"), f"/dead?topic={quote(name)}"
-        box = MapNode(f"d {name}", READERS, "dead", name, fact, tone, link)
-        made.edges.append((node, made.add(box), 0.0))
-
-
-def _moves(pipeline: Json, topic: str, channel: str) -> bool:
-    topics: Collection[str] = pipeline.get("topics") or ()
-    return pipeline.get("channel") == channel and topic in topics
 
 
 def _hosts(channel: Json) -> dict[str, int]:

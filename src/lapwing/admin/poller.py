@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lapwing import names
-from lapwing.admin.alarms import Alarm, AlarmLimits, alarms, unread
-from lapwing.admin.dead_letters import DEAD_CHANNEL, DeadTopic, dead_topics
 from lapwing.admin.error_texts import failure_reason
 from lapwing.admin.history import History
 from lapwing.admin.pipeline_history import PipelineHistory
 from lapwing.client import cluster
-from lapwing.client.cluster import Json, Node
+from lapwing.client.alarms import Alarm, AlarmLimits, alarms, unread
+from lapwing.client.cluster import DeadTopic, Json, Node, dead_topics
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.http import Asked, Params
+from lapwing.client.pipeline_status import newest
 
 log = logging.getLogger("nsqadmin")
 
@@ -82,7 +82,7 @@ class Poller:
     _known: dict[str, _Known] = field(default_factory=lambda: defaultdict(_Known))  # by contact
     _lookupds: tuple[tuple[str, str], ...] = ()
     _idle: tuple[str, ...] = ()
-    _pipelines: dict[str, Json] = field(default_factory=dict)
+    _pipelines: list[Json] = field(default_factory=list)
     _pipelines_kept: bool = False
     _due: dict[str, float] = field(default_factory=dict)
 
@@ -186,9 +186,7 @@ class Poller:
             lost_topics=self._lost_topics(states),
             idle_topics=tuple(name for name in self._idle if name not in topics),
             failure=failure,
-            pipelines=tuple(self._pipelines[name] for name in sorted(self._pipelines))
-            if self._pipelines_kept
-            else None,
+            pipelines=tuple(self._pipelines) if self._pipelines_kept else None,
         )
         self.alarms = alarms(self.cluster_view, self.history, self.limits, self.dead)
         self.unread = unread(self.cluster_view, self.history, self.limits)
@@ -272,23 +270,9 @@ class Poller:
         return states
 
     def _answered(self, contact: str, node: Node, answer: Json) -> NodeState:
-        raw = answer.get("topics") or ()
         if self.cluster_client.direct:
-            node = replace(node, topics=tuple((topic["topic_name"], False) for topic in raw))
-        raw = [topic for topic in raw if not names.own(topic["topic_name"])]
-        channels = [channel for topic in raw for channel in topic.get("channels") or ()]
-        return NodeState(
-            node,
-            health=str(answer.get("health", "OK")),
-            started=int(answer.get("start_time") or 0),
-            topics=len(raw),
-            channels=len(channels),
-            clients=sum(channel.get("client_count", 0) for channel in channels),
-            depth=sum(topic.get("depth", 0) for topic in raw) + sum(channel.get("depth", 0) for channel in channels),
-            messages=sum(topic.get("message_count", 0) for topic in raw),
-            lapwing=self._known[contact].lapwing,
-            remote_lag=(answer.get("remote") or {}).get("lag_ms", 0) / 1000,
-        )
+            node = replace(node, topics=tuple((topic["topic_name"], False) for topic in answer.get("topics") or ()))
+        return NodeState.of(node, answer, lapwing=self._known[contact].lapwing)
 
     def _lost_topics(self, states: list[NodeState]) -> dict[str, tuple[Json, ...]]:
         """Return the topics of nodes that do not answer, as they were in the last view with an answer."""
@@ -316,7 +300,7 @@ class Poller:
     async def _ask_dead(self, topics: dict[str, Json]) -> None:
         """Ask the nodes that have dead-letter topics for them. Those that do not answer are left out."""
         named = (channel for topic in topics.values() for channel in topic["channels"])
-        keeping = {part["node"] for each in named if each["channel_name"] == DEAD_CHANNEL for part in each["nodes"]}
+        keeping = {part["node"] for each in named if each["channel_name"] == names.DEAD for part in each["nodes"]}
         keepers = {
             contact: node.name
             for contact, node in self._nodes.items()
@@ -355,18 +339,14 @@ class Poller:
     async def _ask_pipelines(self, answers: dict[str, Json], now: float) -> None:
         keepers = [contact for contact in answers if self._known[contact].pipelines]
         asked = await self._ask(keepers, "/pipelines")
-        for answer in asked.answers.values():
-            for pipeline in answer.get("pipelines") or ():
-                known = self._pipelines.get(pipeline["name"])
-                if known is None or (pipeline.get("updated_ms") or 0) >= (known.get("updated_ms") or 0):
-                    self._pipelines[pipeline["name"]] = pipeline
-        self._pipelines = {
-            name: pipeline
-            for name, pipeline in self._pipelines.items()
+        reported = [each for answer in asked.answers.values() for each in answer.get("pipelines") or ()]
+        self._pipelines = [
+            pipeline
+            for pipeline in newest([*self._pipelines, *reported])
             if now - (pipeline.get("updated_ms") or 0) / 1000 < PIPELINE_FOR
-        }
+        ]
         self._pipelines_kept = self._pipelines_kept or bool(keepers)
-        self.pipeline_history.sample(self._pipelines.values())
+        self.pipeline_history.sample(self._pipelines)
 
     async def _channel(
         self, key: tuple[str, str], answers: dict[str, Json], topics: dict[str, Json], now: float

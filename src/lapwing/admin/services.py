@@ -8,7 +8,6 @@ from typing import Final
 
 from lapwing.admin.access import AccessRules, Logins, parse_networks, read_passwords
 from lapwing.admin.actions import Actions
-from lapwing.admin.alarms import AlarmLimits
 from lapwing.admin.audit import Audit
 from lapwing.admin.graphite import Graphite
 from lapwing.admin.notifications import Notifier
@@ -17,6 +16,7 @@ from lapwing.admin.poller import Poller
 from lapwing.admin.running_options import RunningOptions
 from lapwing.admin.samples import Recorder
 from lapwing.client.admin import Admin
+from lapwing.client.alarms import AlarmLimits
 from lapwing.client.cluster_client import ClusterClient
 from lapwing.client.http import DaemonHttp
 from lapwing.errors import ConfigError

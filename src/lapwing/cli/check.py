@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 from lapwing.cli import shared
@@ -38,24 +37,25 @@ def app(
     Exit codes are those of monitoring plugins: 0 OK, 1 warning, 2 critical (also when a node does not answer or
     cannot write), 3 unknown (no such topic or channel, a server that does not report ages, or a bad option).
     """
+    from lapwing.client.alarms import Bounds
     from lapwing.client.format import SECOND, parse_span
-    from lapwing.tools.checks import CheckLimits, Verdict, judge
+    from lapwing.tools.checks import Verdict, check_limits, judge
+
+    def seconds(text: str, flag: str) -> float | None:
+        return parse_span(text, flag) / SECOND if text else None
 
     try:
-        limits = CheckLimits(
-            lag_warning or None,
-            lag_critical or None,
-            parse_span(age_warning, "--age-warning") / SECOND if age_warning else None,
-            parse_span(age_critical, "--age-critical") / SECOND if age_critical else None,
-            (parse_span(held_warning, "--held-warning") / SECOND if held_warning else None) or None,
-            (parse_span(held_critical, "--held-critical") / SECOND if held_critical else None) or None,
+        limits = check_limits(
+            lag=Bounds(lag_warning or None, lag_critical or None),
+            oldest=Bounds(seconds(age_warning, "--age-warning"), seconds(age_critical, "--age-critical")),
+            held=Bounds(
+                seconds(held_warning, "--held-warning") or None, seconds(held_critical, "--held-critical") or None
+            ),
         )
         view = shared.asked(cluster, lambda client: client.look(ages=True, pipelines=True))
     except ConfigError as error:
         print(f"UNKNOWN: {error}")
         sys.exit(int(Verdict.UNKNOWN))
-    if not view.nodes and not view.errors:
-        view = replace(view, errors=("nsqlookupd knows no nsqd",))
     report = judge(view, limits, topic=topic, channel=channel, everything=everything)
     if as_json:
         findings = [{"verdict": finding.verdict.name, "text": finding.text} for finding in report.findings]

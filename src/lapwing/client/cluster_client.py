@@ -239,9 +239,10 @@ class ClusterClient:
 
         `ages` and `pipelines` cost a further request to each nsqd; a plain NSQ server has neither.
         """
-        lookupds, known, errors = await self._known_nodes()
+        lookupds, known, silent, errors = await self._known_nodes()
         stats = await self.http.ask_all(
-            (node.contact for node in known), lambda address: self.http.get(address, "/stats", NO_CLIENTS)
+            (node.contact for node in known if node.contact not in silent),
+            lambda address: self.http.get(address, "/stats", NO_CLIENTS),
         )
         topics = stats.combined(
             lambda answers: self._topics([(node, answers[node.contact]) for node in known if node.contact in answers])
@@ -254,7 +255,7 @@ class ClusterClient:
             taken=time.monotonic(),
             direct=self.direct,
             lookupds=lookupds,
-            nodes=tuple(_node_state(node, stats, found) for node in known),
+            nodes=tuple(_node_state(node, stats, silent | found.silent, found) for node in known),
             topics=topics,
             pipelines=newest(found.pipelines) if pipelines else None,
             ages=found.ages,
@@ -274,16 +275,19 @@ class ClusterClient:
             raise UpstreamFailed("no nsqd answered: ", after.errors or ["nsqlookupd knows no nsqd"])
         return before, after
 
-    async def _known_nodes(self) -> tuple[tuple[tuple[str, str], ...], list[Node], list[str]]:
+    async def _known_nodes(self) -> tuple[tuple[tuple[str, str], ...], list[Node], dict[str, str], list[str]]:
+        """Return nsqlookupds with their errors, all nodes, why some of them did not answer, and the failed calls."""
         if self.direct:
             infos: Asked[tuple[Json, None]] = await self.http.ask_all(self.nsqds, self._info)
-            return (), infos.combined(_nodes), infos.named_errors
+            known = infos.combined(_nodes)
+            silent = {address: failure.reason for address, failure in infos.failures.items()}
+            return (), [*known, *(cluster.node_of_info(address, {}) for address in silent)], silent, infos.named_errors
         asked: Asked[Any] = await self.http.ask_all(self.lookupds, lambda address: self.http.get(address, "/nodes"))
         nodes = asked.combined(cluster.nodes_of_lookup)
         lookupds = tuple(
             (address, asked.failures[address].reason if address in asked.failures else "") for address in self.lookupds
         )
-        return lookupds, nodes, asked.named_errors
+        return lookupds, nodes, {}, asked.named_errors
 
     async def _add(self, found: "_Additions", address: str, ages: bool, pipelines: bool) -> None:
         """Ask one nsqd for the figures that only lapwing has."""
@@ -298,6 +302,7 @@ class ClusterClient:
                 found.pipelines += answer.get("pipelines") or []
         except CallFailed as error:
             if error.status is None:
+                found.silent[address] = error.reason
                 found.errors.append(str(error))
 
     # ---- groups of requests ----
@@ -347,11 +352,12 @@ class _Additions:
     ages: dict[tuple[str, str], float] = field(default_factory=dict)
     pipelines: list[Json] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    silent: dict[str, str] = field(default_factory=dict)  # why nsqds did not answer any more, by address
     aged: set[str] = field(default_factory=set)  # addresses of the nsqds that know ages
 
 
-def _node_state(node: Node, stats: Asked[Any], found: _Additions) -> NodeState:
-    answer = stats.answers.get(node.contact)
-    if answer is None:
-        return NodeState(node, error=stats.failures[node.contact].reason)
-    return NodeState(node, health=str(answer.get("health", "OK")), lapwing=node.contact in found.aged)
+def _node_state(node: Node, stats: Asked[Any], silent: Mapping[str, str], found: _Additions) -> NodeState:
+    answer, contact = stats.answers.get(node.contact), node.contact
+    if answer is None or contact in silent:
+        return NodeState(node, error=silent[contact] if contact in silent else stats.failures[contact].reason)
+    return NodeState.of(node, answer, lapwing=contact in found.aged)

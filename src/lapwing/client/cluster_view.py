@@ -31,6 +31,24 @@ class NodeState:
     lapwing: bool = False  # has the log API: messages can be read without consuming them
     remote_lag: float = 0.0  # seconds that something has waited for the remote log, where there is one
 
+    @classmethod
+    def of(cls, node: Node, answer: Json, *, lapwing: bool) -> "NodeState":
+        """Return the state of an nsqd that has answered `/stats`. Its counts leave out lapwing's own topics."""
+        topics = [topic for topic in answer.get("topics") or () if not names.own(topic["topic_name"])]
+        channels = [channel for topic in topics for channel in topic.get("channels") or ()]
+        return cls(
+            node,
+            health=str(answer.get("health", "OK")),
+            started=int(answer.get("start_time") or 0),
+            topics=len(topics),
+            channels=len(channels),
+            clients=sum(channel.get("client_count", 0) for channel in channels),
+            depth=sum(each.get("depth", 0) for each in (*topics, *channels)),
+            messages=sum(topic.get("message_count", 0) for topic in topics),
+            lapwing=lapwing,
+            remote_lag=(answer.get("remote") or {}).get("lag_ms", 0) / 1000,
+        )
+
     @property
     def reachable(self) -> bool:
         """Whether it answered the last time."""
@@ -124,6 +142,14 @@ class ClusterView:
             and not pipeline_status.silent_for(pipeline, now=self.at)
             for topic in (self.topics if pipeline.get("batch_id", 0) < 0 else pipeline.get("topics") or ())
         }
+
+    def moving(self, topic: str, channel: str) -> list[Json]:
+        """Return the pipelines that move a channel, or moved it while they worked."""
+        return [
+            each
+            for each in self.pipelines or ()
+            if each.get("channel") == channel and topic in (each.get("topics") or ())
+        ]
 
     def lost_parts(self, topic: str) -> list[Json]:
         """Return the topic as nsqds that do not answer last had it."""

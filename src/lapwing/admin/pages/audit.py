@@ -5,9 +5,10 @@ from typing import Any, Final
 from nicegui import ui
 
 from lapwing.admin.audit import PARTLY, AuditEntry, merged, read_nodes
+from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.elements import Table, notice, panel, show_notice
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.table_rows import PageLinks, Row, TableColumn
+from lapwing.admin.pages.table_rows import Row, TableColumn
 
 COLUMNS = (
     TableColumn("action", "Action", "text"),

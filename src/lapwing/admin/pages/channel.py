@@ -70,12 +70,8 @@ def _buttons(view: PageView, topic: str, channel: str) -> None:
         found = view.cluster_view.channel(topic, channel)
         show_notice(absent, _nowhere(view, topic, channel) if found is None else "")
         buttons.set_visibility(found is not None or not view.cluster_view.whole)
-        moving = [
-            _moved_by(each, view.cluster_view.at)
-            for each in view.cluster_view.pipelines or ()
-            if each.get("channel") == channel and topic in (each.get("topics") or ())
-        ]
-        show_notice(spark, " ".join(moving))
+        moving = view.cluster_view.moving(topic, channel)
+        show_notice(spark, " ".join(_moved_by(each, view.cluster_view.at) for each in moving))
         show_notice(keys, blocked_keys(found) if found is not None else "")
 
     view.live(refresh)

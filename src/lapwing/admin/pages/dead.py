@@ -9,6 +9,7 @@ from nicegui.element import Element
 
 from lapwing.admin.dead_letters import CONDITIONS, REASONS, letter_filter, merge_groups, merge_letters
 from lapwing.admin.error_texts import refusal, refusals
+from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.dead_actions import ask_cancel, ask_purge, ask_purge_one, ask_redrive, ask_redrive_one
 from lapwing.admin.pages.dead_rows import (
     GROUP_COLUMNS,
@@ -35,7 +36,6 @@ from lapwing.admin.pages.elements import (
 )
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import parse_edges, show_edges
-from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.client.admin import Admin, LetterFilter
 from lapwing.client.admin_results import settled
 from lapwing.client.cluster import Json, Node

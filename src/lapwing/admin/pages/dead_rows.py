@@ -3,10 +3,9 @@
 from datetime import datetime
 from typing import Any, Final
 
-from lapwing.admin.dead_letters import DeadTopic
 from lapwing.admin.pages.message_rows import body_of, shortened, shown_body
 from lapwing.admin.pages.table_rows import Label, Row, TableColumn
-from lapwing.client.cluster import Json
+from lapwing.client.cluster import DeadTopic, Json
 from lapwing.client.format import count, several, utc_time
 
 TOPIC_COLUMNS: Final = (

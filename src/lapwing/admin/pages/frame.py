@@ -15,9 +15,9 @@ from nicegui.events import GenericEventArguments
 from lapwing import __version__, names
 from lapwing.admin.access import Visitor
 from lapwing.admin.asgi import WebRequest
+from lapwing.admin.links import PageLinks
 from lapwing.admin.page_table import PageEntry, menu
 from lapwing.admin.pages.elements import button, element, icon, notice, set_attributes, set_text, show_notice
-from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.admin.poller import Watcher
 from lapwing.admin.services import Services
 from lapwing.admin.static import PACKAGED
@@ -271,7 +271,7 @@ def found(cluster_view: ClusterView, text: str, links: PageLinks) -> list[list[s
         consider(f"{state.node.hostname} {state.node.name}", "node", links.node(state.node.name))
     for pipeline in cluster_view.pipelines or ():
         name = str(pipeline["name"])
-        consider(name, "pipeline", links.page("/pipelines", name=name))
+        consider(name, "pipeline", links.pipeline(name))
     return [[name, kind, href] for _, _, name, kind, href in sorted(fits)[:FOUND_AT_MOST]]
 
 

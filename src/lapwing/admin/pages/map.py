@@ -35,10 +35,12 @@ def draw(view: PageView) -> None:
     def refresh() -> None:
         poller, cluster_view = view.admin.poller, view.cluster_view
         published = publishing.rates(poller.producers, cluster_view.at)
-        made = draw_map(cluster_view, poller.history, published, poller.dead, poller.alarms, topic=topic)
+        made = draw_map(
+            cluster_view, poller.history, published, poller.dead, poller.alarms, topic=topic, links=view.links
+        )
         nothing = f"No nsqd has the topic {topic}." if topic else "There is no topic yet."
         show_notice(absent, "" if made.nodes else nothing)
-        set_attributes(picture, graph=made.to_json(view.links.base))
+        set_attributes(picture, graph=made.to_json())
         picture.set_visibility(bool(made.nodes))
         more.set_visibility(bool(made.left_out))
         set_text(more, f"These are the {MOST_TOPICS} busiest topics; {made.left_out} more can be chosen above.")

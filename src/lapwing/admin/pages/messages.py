@@ -10,6 +10,7 @@ from nicegui import background_tasks
 from nicegui.element import Element
 
 from lapwing.admin.error_texts import error_text
+from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.elements import (
     Field,
     MessageSheet,
@@ -25,7 +26,6 @@ from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.live_tail import KEPT, LiveTail
 from lapwing.admin.pages.message_rows import MESSAGE_COLUMNS, message_row, parse_edges, shortened, show_edges
 from lapwing.admin.pages.publish import Draft, ask_publish
-from lapwing.admin.pages.table_rows import PageLinks
 from lapwing.client.format import count, size, utc_time
 from lapwing.client.format import messages as messages_word
 from lapwing.client.http import CallFailed

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from lapwing.admin.alarms import Alarm
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.elements import Table, element, icon, panel, set_attributes, set_text, tile
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.table_rows import channel_columns, row_of
+from lapwing.client.alarms import Alarm
 from lapwing.client.format import count, duration, messages_are, rate, several
 
 CHARTS: Final = (
@@ -142,7 +142,7 @@ def _alarm(view: PageView, alarm: Alarm) -> None:
         icon(alarm.severity)
         with element("div"):
             element("span", f"{alarm.severity}: ", "lw-hidden")
-            element("a", alarm.text, "lw-what", href=view.links.page(alarm.link))
+            element("a", alarm.text, "lw-what", href=view.links.alarm(alarm))
             element("p", alarm.advice)
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Collection
 from typing import Any
 
+from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.elements import Chart, Table, element, notice, panel, set_attributes, set_text
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.table_rows import Label, PageLinks, Row, TableColumn
+from lapwing.admin.pages.table_rows import Label, Row, TableColumn
 from lapwing.admin.pipeline_history import Batch
 from lapwing.client.cluster import Json
 from lapwing.client.cluster_view import ClusterView

@@ -13,10 +13,9 @@ A row is a list: its key, then the cell of each column. The kinds, and what a ce
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
-from lapwing.admin.alarms import node_link, topic_link
 from lapwing.admin.history import History
+from lapwing.admin.links import PageLinks
 from lapwing.client.cluster import SUM, Json
 from lapwing.client.cluster_view import ClusterView, NodeState
 from lapwing.client.format import duration, quantile, utc_time
@@ -52,35 +51,6 @@ Columns = Sequence[TableColumn]
 def row_of(columns: Columns, key: str, each: Any) -> Row:
     """Return the row of an object."""
     return [key, *(column.of(each) for column in columns)]
-
-
-@dataclass(frozen=True, slots=True)
-class PageLinks:
-    """The addresses of pages, below the base path."""
-
-    base: str = ""
-
-    def topic(self, topic: str, channel: str = "") -> str:
-        """Return the page of a topic or channel."""
-        return self.base + topic_link(topic, channel)
-
-    def node(self, name: str) -> str:
-        """Return the page of a node."""
-        return self.base + node_link(name)
-
-    def messages(self, topic: str) -> str:
-        """Return the page with the messages of a topic."""
-        return self.page("/messages", topic=topic)
-
-    def settings(self, topic: str, channel: str = "") -> str:
-        """Return the page with the settings of a topic or channel."""
-        return self.page("/settings", topic=topic, channel=channel)
-
-    def page(self, path: str, **asked: str) -> str:
-        """Return any page, with those parameters that are not empty."""
-        query = urlencode({name: value for name, value in asked.items() if value}, quote_via=quote)
-        path = self.base + path if path != "/" else self.base or "/"
-        return f"{path}?{query}" if query else path
 
 
 PAUSED: Label = ["paused", "warn", "Nothing is delivered until it is unpaused"]
