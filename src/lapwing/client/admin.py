@@ -183,13 +183,7 @@ class Admin:
 
     async def create(self, topic: str, *channels: str) -> Results[None]:
         """Create a topic, and channels of it, on every node. What exists is left as it is."""
-
-        async def make(node: Node) -> None:
-            await self._http.post(node.contact, "/topic/create", {"topic": topic})
-            for channel in channels:
-                await self._http.post(node.contact, "/channel/create", {"topic": topic, "channel": channel})
-
-        return self._checked(await self._each(await self._all(), make))
+        return await self._make(await self._all(), topic, channels, with_topic=True)
 
     async def register(self, topic: str, *channels: str) -> Results[None]:
         """Have nsqlookupd name a topic and its channels ahead of use; nodes that have the topic create the channels.
@@ -205,8 +199,14 @@ class Admin:
                 raise UpstreamFailed("failed to query any nsqlookupd: no nsqlookupd is configured")
             found = await self.cluster.holders(topic)
             nodes = _Nodes(found.value, [*missing, *found.errors])
+        return await self._make(nodes, topic, channels)
 
+    async def _make(
+        self, nodes: _Nodes, topic: str, channels: Sequence[str], *, with_topic: bool = False
+    ) -> Results[None]:
         async def make(node: Node) -> None:
+            if with_topic:
+                await self._http.post(node.contact, "/topic/create", {"topic": topic})
             for channel in channels:
                 await self._http.post(node.contact, "/channel/create", {"topic": topic, "channel": channel})
 
@@ -296,19 +296,11 @@ class Admin:
     async def _settings(self, method: str, topic: str, channel: str, document: Json | None) -> Results[Settings]:
         path = "/channel/settings" if channel else "/topic/settings"
         params = {"topic": topic, **({"channel": channel} if channel else {})}
-
-        async def ask(node: Node) -> Settings:
-            return Settings.of(await self._http.call(method, node.contact, path, params, document=document))
-
-        return self._checked(await self._each(await self._holders(topic), ask))
+        return await self._ask(await self._holders(topic), Settings.of, method, path, params, document)
 
     async def policies(self) -> Results[Policies]:
         """Return the policies of each node."""
-
-        async def ask(node: Node) -> Policies:
-            return Policies.of(await self._get(node, "/policies"))
-
-        return self._checked(await self._each(await self._all(), ask))
+        return await self._ask(await self._all(), Policies.of, "GET", "/policies")
 
     async def set_policy(
         self, name: str, settings: Mapping[str, Any], *, topics: str = "*", channels: str = "*", priority: int = 0
@@ -317,35 +309,22 @@ class Admin:
         """
         document = {"topics": topics, "priority": priority, "settings": dict(settings)}
         document |= {"channels": channels} if channels else {}
-        path = _policy_path(name)
-
-        async def put(node: Node) -> Policy:
-            return Policy.of(await self._http.call("PUT", node.contact, path, document=document))
-
-        return self._checked(await self._each(await self._all(), put))
+        return await self._ask(await self._all(), Policy.of, "PUT", _policy_path(name), document=document)
 
     async def remove_policy(self, name: str) -> Results[None]:
         """Remove a policy from every node."""
-        path = _policy_path(name)
-
-        async def remove(node: Node) -> None:
-            await self._http.call("DELETE", node.contact, path)
-
-        return self._checked(await self._each(await self._all(), remove))
+        return await self._ask(await self._all(), _nothing, "DELETE", _policy_path(name))
 
     # ---- schedules ----
 
     async def schedules(self, *, count: int = 1) -> Results[Schedules]:
         """Return the schedules of each node, with so many of the times to come."""
-
-        async def ask(node: Node) -> Schedules:
-            return Schedules.of(await self._get(node, "/schedules", {"next": str(count)}))
-
-        return self._checked(await self._each(await self._all(), ask))
+        return await self._ask(await self._all(), Schedules.of, "GET", "/schedules", {"next": str(count)})
 
     async def schedule(self, name: str, *, count: int = 10) -> Results[Schedule]:
         """Return a schedule, of the node that has it, with so many of the times to come."""
-        return await self._schedule("GET", name, params={"next": str(count)})
+        ask = self._asking(Schedule.of, "GET", _schedule_path(name), {"next": str(count)})
+        return await self._where_scheduled(name, ask)
 
     async def put_schedule(
         self, name: str, topic: str, body: str | bytes, *, every: str = "", cron: str = "", at: str = "",
@@ -365,19 +344,11 @@ class Admin:
         if nodes.failed or nodes.missing:  # which may have it, and it must not be on two
             raise NodesFailed(Results(tuple(nodes.failed), tuple(nodes.missing)), planned=True)
         chosen = having or [max(nodes.nodes, key=lambda node: _weight(name, node))]
-
-        async def put(node: Node) -> Schedule:
-            return Schedule.of(await self._http.call("PUT", node.contact, _schedule_path(name), document=document))
-
-        return self._checked(await self._each(_Nodes(chosen), put))
+        return await self._ask(_Nodes(chosen), Schedule.of, "PUT", _schedule_path(name), document=document)
 
     async def remove_schedule(self, name: str) -> Results[None]:
         """Remove a schedule."""
-
-        async def remove(node: Node) -> None:
-            await self._http.call("DELETE", node.contact, _schedule_path(name))
-
-        return await self._where_scheduled(name, remove)
+        return await self._where_scheduled(name, self._asking(_nothing, "DELETE", _schedule_path(name)))
 
     async def run_schedule(self, name: str) -> Results[None]:
         """Publish the message of a schedule now, beside its times."""
@@ -389,26 +360,19 @@ class Admin:
 
     async def pause_schedule(self, name: str) -> Results[Schedule]:
         """Leave out the times of a schedule from now on."""
-        return await self._schedule("POST", name, "pause")
+        return await self._where_scheduled(name, self._asking(Schedule.of, "POST", _schedule_path(name, "pause")))
 
     async def resume_schedule(self, name: str) -> Results[Schedule]:
         """End the pause of a schedule; times that came meanwhile are left out."""
-        return await self._schedule("POST", name, "resume")
-
-    async def _schedule(
-        self, method: str, name: str, order: str = "", params: Mapping[str, str] | None = None
-    ) -> Results[Schedule]:
-        async def ask(node: Node) -> Schedule:
-            return Schedule.of(await self._http.call(method, node.contact, _schedule_path(name, order), params or {}))
-
-        return await self._where_scheduled(name, ask)
+        return await self._where_scheduled(name, self._asking(Schedule.of, "POST", _schedule_path(name, "resume")))
 
     async def _where_scheduled(self, name: str, work: Callable[[Node], Awaitable[T]]) -> Results[T]:
         """Return the result of the node that has a schedule. Raises `NothingThere`."""
         nodes, having = await self._schedule_nodes(name)
         if not having and not nodes.failed:
             raise NothingThere(f"no nsqd has a schedule {name!r}", nodes.missing)
-        return self._checked(await self._each(_Nodes(having, nodes.missing, nodes.failed), work))
+        nodes.nodes = having
+        return self._checked(await self._each(nodes, work))
 
     async def _schedule_nodes(self, name: str) -> tuple[_Nodes, list[Node]]:
         """Return the nodes, and those of them that have a schedule; nodes that do not answer are `failed`."""
@@ -474,19 +438,17 @@ class Admin:
             raise ConfigError("which messages: give ids, state, holder or min_idle")
         where = {"topic": topic, "channel": channel}  # permissions are checked by these
         nodes = await self._holders(topic)
-        total: int | None = None
-        if dry_run or confirm is not None:
-            planned = await self._plan(nodes, lambda node: self._count_pending(node, where, members, wanted, limit))
-            total = sum(answer.claimed for answer in planned.answers.values())
-            if dry_run:
-                return self._checked(planned)
-            if confirm is not None and not confirm(planned):
-                return planned
+        planned, over = await self._planned(
+            nodes, lambda node: self._count_pending(node, where, members, wanted, limit), confirm, dry_run=dry_run
+        )
+        if over:
+            return planned
+        nothing = bool(planned) and not any(answer.claimed for answer in planned.answers.values())
         document = {"action": action, "to": to, "reason": reason, "delay": round(delay * 1000)}
         document = {key: each for key, each in document.items() if each} | members | where
 
         async def take(node: Node) -> Claimed:
-            if total == 0 and not wanted:  # a message that matches by now was not asked about
+            if nothing and not wanted:  # a message that matches by now was not asked about
                 return _claimed([], {}, more=False)
             return await self._take(node, where, document, sorted(wanted), limit)
 
@@ -506,22 +468,12 @@ class Admin:
             raise ConfigError("which messages: give message_ids")
         nodes, params = await self._holders(topic), {"topic": topic, "channel": channel}
 
-        def asked(dry_run: bool) -> Callable[[Node], Awaitable[Cancelled]]:
-            async def ask(node: Node) -> Cancelled:
-                document = {"message_ids": wanted, "dry_run": dry_run}
-                return Cancelled.of(
-                    await self._send(node, "/channel/cancel", params, document, timeout=self._patience)
-                )
+        def asking(*, dry_run: bool) -> Callable[[Node], Awaitable[Cancelled]]:
+            document = {"message_ids": wanted, "dry_run": dry_run}
+            return self._asking(Cancelled.of, "POST", "/channel/cancel", params, document, timeout=self._patience)
 
-            return ask
-
-        if dry_run:
-            return self._checked(await self._each(nodes, asked(True)))
-        if confirm is not None:
-            planned = await self._plan(nodes, asked(True))
-            if not confirm(planned):
-                return planned
-        return self._checked(await self._each(nodes, asked(False)))
+        planned, over = await self._planned(nodes, asking(dry_run=True), confirm, dry_run=dry_run)
+        return planned if over else self._checked(await self._each(nodes, asking(dry_run=False)))
 
     async def _pending_page(self, node: Node, params: Mapping[str, str], limit: int, after: int) -> Json:
         page = {**params, **_behind(after), "limit": str(limit)}
@@ -570,11 +522,7 @@ class Admin:
 
     async def dead_topics(self) -> Results[DeadTopics]:
         """Return the dead-letter topics of each node."""
-
-        async def ask(node: Node) -> DeadTopics:
-            return DeadTopics.of(await self._get(node, "/dead"))
-
-        return self._checked(await self._each(await self._all(), ask))
+        return await self._ask(await self._all(), DeadTopics.of, "GET", "/dead")
 
     async def dead_groups(self, dead: str, letters: LetterFilter = _EVERYTHING) -> Results[DeadGroups]:
         """Count dead letters by channel, reason and error.
@@ -746,16 +694,11 @@ class Admin:
         nodes = await self._holders(topic)
         params = {"topic": topic, "channel": channel}
 
-        async def move(node: Node, **more: bool) -> Seek:
-            return Seek.of(await self._send(node, "/channel/seek", params, {"to": place, **more}))
+        def moving(**more: bool) -> Callable[[Node], Awaitable[Seek]]:
+            return self._asking(Seek.of, "POST", "/channel/seek", params, {"to": place, **more})
 
-        if dry_run or confirm is not None:
-            planned = await self._plan(nodes, lambda node: move(node, dry_run=True))
-            if dry_run:
-                return self._checked(planned)
-            if confirm is not None and not confirm(planned):
-                return planned
-        return self._checked(await self._each(nodes, move))
+        planned, over = await self._planned(nodes, moving(dry_run=True), confirm, dry_run=dry_run)
+        return planned if over else self._checked(await self._each(nodes, moving()))
 
     async def drain(self, deadline: str = "") -> Results[Drain]:
         """Have each node take no new messages; deliveries end when it is empty, or after the deadline (`10m`)."""
@@ -770,10 +713,7 @@ class Admin:
         return await self._drain("GET", "/drain", None)
 
     async def _drain(self, method: str, path: str, document: Json | None) -> Results[Drain]:
-        async def ask(node: Node) -> Drain:
-            return Drain.of(await self._http.call(method, node.contact, path, document=document))
-
-        return self._checked(await self._each(await self._all(), ask))
+        return await self._ask(await self._all(), Drain.of, method, path, document=document)
 
     # ---- what they share ----
 
@@ -830,12 +770,57 @@ class Admin:
             raise NodesFailed(results)
         return results
 
+    def _asking(
+        self,
+        read: Callable[[Any], T],
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        document: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> Callable[[Node], Awaitable[T]]:
+        """Return a function that sends a request to a node, and reads the answer."""
+
+        async def ask(node: Node) -> T:
+            call = self._http.call(method, node.contact, path, params or {}, document=document, timeout=timeout)
+            return read(await call)
+
+        return ask
+
+    async def _ask(
+        self,
+        nodes: _Nodes,
+        read: Callable[[Any], T],
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        document: Any = None,
+    ) -> Results[T]:
+        """Send a request to every node, and return what `read` makes of the answers."""
+        return self._checked(await self._each(nodes, self._asking(read, method, path, params, document)))
+
     async def _plan(self, nodes: _Nodes, work: Callable[[Node], Awaitable[T]]) -> Results[T]:
         """Return what every node would do. Raises `NodesFailed` if one refuses, so that nothing is changed."""
         planned = await self._each(nodes, work)
         if not all(result.done for result in planned.nodes[: len(nodes.nodes)]):
             raise NodesFailed(planned, planned=True)
         return planned
+
+    async def _planned(
+        self, nodes: _Nodes, preview: Callable[[Node], Awaitable[T]], confirm: Confirm[T] | None, *, dry_run: bool
+    ) -> tuple[Results[T], bool]:
+        """Return what every node would do, if anybody wants to know that, and whether nothing more is to be done."""
+        if not dry_run and confirm is None:
+            return Results(()), False
+        planned = await self._plan(nodes, preview)
+        if dry_run:
+            return self._checked(planned), True
+        return planned, confirm is not None and not confirm(planned)
+
+
+def _nothing(answer: object) -> None:
+    """Read an answer that has nothing to read."""
 
 
 async def _result_of(node: Node, work: Callable[[Node], Awaitable[T]]) -> NodeResult[T]:

@@ -97,8 +97,17 @@ class _Report:
     @classmethod
     def of(cls, document: Json) -> Self:
         """Return it from the JSON of a node."""
-        names = {each.name for each in fields(cls)} - {"document"}
-        return cls(**{key: value for key, value in document.items() if key in names}, document=document)
+        found = {
+            each.name: each.metadata["of"](document[each.name]) if "of" in each.metadata else document[each.name]
+            for each in fields(cls)
+            if each.name in document
+        }
+        return cls(**found, document=document)
+
+
+def _several(kind: type[_Report]) -> dict[str, Any]:
+    """Return the metadata of a field that has several reports of another kind."""
+    return {"of": lambda documents: tuple(map(kind.of, documents))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,24 +239,14 @@ class Schedule(_Report):
 class Schedules(_Report):
     """The schedules of a node, by name."""
 
-    schedules: tuple[Schedule, ...]
-
-    @classmethod
-    def of(cls, document: Json) -> Self:
-        """Return them from the JSON of a node."""
-        return cls(tuple(map(Schedule.of, document["schedules"])), document=document)
+    schedules: tuple[Schedule, ...] = field(metadata=_several(Schedule))
 
 
 @dataclass(frozen=True, slots=True)
 class Policies(_Report):
     """The policies of a node, the one that wins first."""
 
-    policies: tuple[Policy, ...]
-
-    @classmethod
-    def of(cls, document: Json) -> Self:
-        """Return them from the JSON of a node."""
-        return cls(tuple(map(Policy.of, document["policies"])), document=document)
+    policies: tuple[Policy, ...] = field(metadata=_several(Policy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,15 +269,9 @@ class PendingMessage(_Report):
 class Pending(_Report):
     """Pending messages of a channel on one node, in the order of the log."""
 
-    entries: tuple[PendingMessage, ...]
+    entries: tuple[PendingMessage, ...] = field(metadata=_several(PendingMessage))
     counts: Mapping[str, int]  # of the whole channel, by state
     next: int | None  # the sequence behind which the others begin
-
-    @classmethod
-    def of(cls, document: Json) -> Self:
-        """Return them from the JSON of a node."""
-        entries = tuple(map(PendingMessage.of, document["entries"]))
-        return cls(entries, document["counts"], document["next"], document=document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,13 +343,8 @@ class DeadGroup(_Report):
 class DeadGroups(_Report):
     """The dead letters of one node, counted by channel, reason and error."""
 
-    groups: tuple[DeadGroup, ...]
+    groups: tuple[DeadGroup, ...] = field(metadata=_several(DeadGroup))
     others: int  # letters with further errors
-
-    @classmethod
-    def of(cls, document: Json) -> Self:
-        """Return them from the JSON of a node."""
-        return cls(tuple(map(DeadGroup.of, document["groups"])), document["others"], document=document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,25 +367,14 @@ class DeadTopic(_Report):
 
     topic: str
     letters: int
-    redrive: Redrive | None
-
-    @classmethod
-    def of(cls, document: Json) -> Self:
-        """Return it from the JSON of a node."""
-        task = document["redrive"]
-        return cls(document["topic"], document["letters"], task and Redrive.of(task), document=document)
+    redrive: Redrive | None = field(metadata={"of": lambda task: task and Redrive.of(task)})
 
 
 @dataclass(frozen=True, slots=True)
 class DeadTopics(_Report):
     """The dead-letter topics of one node."""
 
-    topics: tuple[DeadTopic, ...]
-
-    @classmethod
-    def of(cls, document: Json) -> Self:
-        """Return them from the JSON of a node."""
-        return cls(tuple(map(DeadTopic.of, document["topics"])), document=document)
+    topics: tuple[DeadTopic, ...] = field(metadata=_several(DeadTopic))
 
 
 @dataclass(frozen=True, slots=True)
