@@ -377,3 +377,21 @@ def test_a_message_that_comes_back_needs_its_segment_again(tmp_path: Path) -> No
     assert channel.needed_from() <= 3
     stage.checkpoint(trim=True)
     assert (set(channel.side_logged.sequences), channel.needed_from()) == ({0, 3}, 41)
+
+
+@pytest.mark.parametrize("move", ["seek", "move"])
+def test_what_a_seek_brings_back_needs_its_segment_again(stage: Stage, move: str) -> None:
+    topic = stage.broker.topic("t")
+    topic.create_channel("other", now=stage.now)
+    straggle(stage)
+    stage.checkpoint(trim=True)
+    consumer = stage.consumer()
+    stage.channel().seek(10, back=True) if move == "seek" else stage.channel().move(10)
+    stage.commit()
+    brought = consumer.received()
+    assert brought[0] == 10
+    topic.delete_channel("other")
+    stage.checkpoint(trim=True)
+    consumer.leave()
+
+    assert stage.consumer().received() == brought

@@ -189,10 +189,8 @@ class Channel:
     def needed_from(self) -> int:
         """Return the first sequence of the topic's log that this channel may still read."""
         self.pass_over()  # deliveries do this only when there is something to deliver
-        side = self.side_logged
-        if self.cursor < side.copied_below:
-            side.copied_below = 0
-        low = self.ledger.lowest(side.copied_below)
+        self.side_logged.need_from(self.cursor)
+        low = self.ledger.lowest(self.side_logged.copied_below)
         return self.cursor if low is None else min(low, self.cursor)
 
     def oldest(self) -> int | None:
@@ -765,6 +763,7 @@ class Channel:
             copied = self.side_logged.sequences
             kept = {each for each in self.ledger.sequences() if each >= sequence and each in copied}
             self.empty(keep=kept)
+            self.side_logged.need_from(sequence)
             self.reader.seek(sequence)
             self.skip(skips)
             kept.difference_update(self.ledger.sequences())
@@ -788,6 +787,7 @@ class Channel:
         sequence = min(max(sequence, log.first), log.end)
         if sequence < before:
             self.side_logged.flush()
+            self.side_logged.need_from(sequence)
             self.overlap = max(self.overlap, before)
             self.finished_ahead.drop_below(before)  # what it had skipped and passed comes again
             ledger, copied = self.ledger, self.side_logged.sequences

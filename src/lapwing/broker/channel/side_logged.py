@@ -88,6 +88,10 @@ class SideLogged:
         if self._side is not None:
             self._side.flush()
 
+    def need_from(self, sequence: int) -> None:
+        """Note that messages from `sequence` on are pending that may not have been so."""
+        self.copied_below = min(self.copied_below, sequence)
+
     def notice(self, sequences: Iterable[int]) -> None:
         """Note that messages are pending that may not have been so: they may need their segment again."""
         if self.copied_below and any(each < self.copied_below and each not in self.sequences for each in sequences):
