@@ -160,6 +160,20 @@ def test_attempts_are_counted_over_a_restart(tmp_path: Path):
     assert [keyed.channel().ledger.attempts[each] for each in (0, 2)] == [2, 2]
 
 
+def test_attempts_are_counted_over_a_restart_after_order_is_switched_off(tmp_path: Path):
+    keyed = on_disk(tmp_path)
+    consumer = keyed.consumer()
+    publish(keyed, "aab")
+    assert consumer.received() == [0, 2]
+    configure(keyed, order=None)
+    assert consumer.received() == [1]
+    keyed.restart()
+    keyed.consumer()
+    keyed.pass_time(SECOND)
+
+    assert [keyed.channel().ledger.attempts[each] for each in (0, 1, 2)] == [2, 2, 2]
+
+
 def test_the_lowest_of_several_requeued_messages_goes_first_when_order_is_switched_on(stage: Stage):
     stage.broker.topic("t").create_channel("c", now=stage.now)
     consumer = stage.consumer()

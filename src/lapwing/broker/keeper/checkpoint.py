@@ -39,7 +39,7 @@ def save(channel: Channel, journal: Journal, *, now: int | None = None) -> None:
     for key, value in notes.changed(channel):
         journal.note(channel.name, key, value)
     unfinished, tried = ledger.unfinished()
-    if channel.keys is not None:  # beyond the cursor, what has no number of deliveries would look as if it had none
+    if channel.ahead.count:  # beyond the cursor, what has no number of deliveries would look as if it had none
         tried = dict.fromkeys((each for each in unfinished if each >= channel.cursor), 1) | tried
     journal.progress(channel.name, channel.cursor, runs_of(unfinished), tried)
     if ledger.named or channel.saved_holders:
