@@ -273,6 +273,7 @@ class Keeper:
             return
         cold = topic.pack(now)
         if cold is None:
+            self._new.pop(topic, None)
             self._used[topic] = now
             return
         self._broker.topics[topic.name] = cold
