@@ -32,11 +32,11 @@ def test_a_waiter_that_leaves_ends_nothing_for_others() -> None:
 def test_only_topics_that_somebody_follows_are_noted() -> None:
     growth = Growth()
     growth.note("orders")
-    assert not growth
+    assert not growth.grown
     growth.follow(["orders"], lambda now: None)
     growth.note("orders")
 
-    assert growth
+    assert growth.grown
 
 
 def test_what_grows_while_waiters_are_called_reaches_them_in_the_same_turn() -> None:
@@ -64,4 +64,4 @@ def test_a_waiter_that_fails_strands_no_other() -> None:
         growth.wake(0)
 
     assert woken == ["there"]
-    assert not growth
+    assert not growth.grown

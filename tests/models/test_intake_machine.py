@@ -94,7 +94,7 @@ class Talk(Client):
                 topic.grew(self.stage.now)
             for error in failed:
                 self.stage.broker.fail(error)
-            for owner, word, error in self.intake.failures():
+            for owner, word, error in self.intake.news()[1]:
                 assert isinstance(error, LapwingError)
                 owner.session.publish_failed(word, error)
             data = data[taken:]

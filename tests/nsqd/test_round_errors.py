@@ -182,7 +182,7 @@ def test_a_log_that_cannot_even_take_back_what_was_appended_fails_its_own_publis
     assert not failures(doors.sockets.receive())
 
     assert (first.answer(), second.answer()) == (b"", OK)
-    assert [owner for owner, _, _ in doors.nsq.failures()] == [first]
+    assert [owner for owner, _, _ in doors.nsq.news()[1]] == [first]
     assert other.log.end == 1
     second.near.send(b"PUB other\n\0\0\0\1x")
     doors.sockets.receive()
@@ -251,14 +251,9 @@ async def test_a_connection_that_cannot_wait_for_a_sync_ends_alone() -> None:
     class Taken:
         """What an intake has taken of the three, and what could not be written."""
 
-        def failures(self) -> list[Any]:
-            return [(second, "PUB", OSError()), (third, "PUB", OSError())]
-
-        def waiting(self) -> list[Any]:
-            return [(each, topic, "PUB", 1, 1, number) for number, each in enumerate((first, second, third))]
-
-        def ran(self) -> list[Any]:
-            return []
+        def news(self) -> tuple[list[Any], list[Any], list[Any]]:
+            waiting = [(each, topic, "PUB", 1, 1, number) for number, each in enumerate((first, second, third))]
+            return waiting, [(second, "PUB", OSError()), (third, "PUB", OSError())], []
 
     intakes.nsq = Taken()  # type: ignore[assignment]
     intakes.taken()
@@ -285,7 +280,7 @@ def test_a_write_that_fails_when_its_messages_are_in_the_file_is_not_written_aga
     monkeypatch.setattr(RecentRows, "add", refuse)
     owner.near.send(b"DPUB t 8000\n\0\0\0\1x")
     doors.sockets.receive()
-    assert len(doors.nsq.failures()) == 1
+    assert len(doors.nsq.news()[1]) == 1
     owner.near.send(b"DPUB t 9000\n\0\0\0\1y")
     doors.sockets.receive()
 

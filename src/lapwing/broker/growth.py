@@ -20,16 +20,12 @@ class Growth:
 
     def __init__(self) -> None:
         self._waiters: dict[str, dict[_Waiter, None]] = {}  # by topic, the oldest first
-        self._grown: dict[str, None] = {}  # followed topics whose waiters were not called yet
+        self.grown: dict[str, None] = {}  # followed topics whose waiters were not called yet; for reading only
 
     @property
     def followed(self) -> Collection[str]:
         """The topics that anybody waits for, as they are at any time."""
         return self._waiters
-
-    def __bool__(self) -> bool:
-        """Return whether `wake` has something to do."""
-        return bool(self._grown)
 
     def follow(self, topics: Iterable[str], wake: Callable[[int], object]) -> Callable[[], None]:
         """Have `wake` called with the time, at the end of each turn in which one of the topics grew.
@@ -56,7 +52,7 @@ class Growth:
     def note(self, topic: str) -> None:
         """Note that the topic has grown, was created or was deleted."""
         if topic in self._waiters:
-            self._grown[topic] = None
+            self.grown[topic] = None
 
     def wake(self, now: int) -> None:
         """Call the waiters of the topics that have grown, the oldest of each first.
@@ -64,8 +60,8 @@ class Growth:
         What one of them raises is raised when all others were called.
         """
         failed: Exception | None = None
-        while self._grown:
-            grown, self._grown = self._grown, {}
+        while self.grown:
+            grown, self.grown = self.grown, {}
             for name in grown:
                 for waiter in list(self._waiters.get(name, ())):
                     try:

@@ -34,28 +34,25 @@ class ReadStalls(Generic[Owner]):
         """`probe` reads a little of a file at an offset and raises `OSError` while the disk does not return it."""
         self._report = report
         self._probe = probe
-        self._stalls: dict[Owner, _Stall] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._stalls)
+        self.stalled: dict[Owner, _Stall] = {}  # for reading only
 
     def waits(self, owner: Owner, now: int) -> bool:
         """Return whether a read of `owner` failed and its next retry is not due."""
-        stall = self._stalls.get(owner)
+        stall = self.stalled.get(owner)
         return stall is not None and stall.again > now
 
     def add(self, owner: Owner, error: LogError, *, now: int) -> None:
         """Note that a read of `owner` failed."""
-        stall = self._stalls.get(owner)
+        stall = self.stalled.get(owner)
         if stall is None:
-            self._stalls[owner] = _Stall(error, now, 0)
+            self.stalled[owner] = _Stall(error, now, 0)
             self._report(f"read failed, {owner} waits and is retried: {error}")
             return
         stall.failed_again(error, now)
 
     def succeeded(self, owner: Owner, *, now: int) -> None:
         """Note that `owner` was retried without an error; it may have read nothing, so the place is read here."""
-        stall = self._stalls.get(owner)
+        stall = self.stalled.get(owner)
         if stall is None:
             return
         if isinstance(stall.error, ReadFailed):
@@ -64,17 +61,17 @@ class ReadStalls(Generic[Owner]):
             except OSError as error:
                 self.add(owner, ReadFailed(stall.error.path, stall.error.offset, error), now=now)
                 return
-        del self._stalls[owner]
+        del self.stalled[owner]
         self._report(f"{owner} can be read again")
 
     def drop(self, owner: Owner) -> None:
         """Forget an owner that is deleted."""
-        self._stalls.pop(owner, None)
+        self.stalled.pop(owner, None)
 
     def due(self, now: int) -> list[Owner]:
         """Return the owners to retry now."""
-        return [owner for owner, stall in self._stalls.items() if stall.again <= now]
+        return [owner for owner, stall in self.stalled.items() if stall.again <= now]
 
     def reasons(self) -> list[str]:
         """Return why each owner waits, in words."""
-        return [f"{owner}: {stall.error}" for owner, stall in self._stalls.items()]
+        return [f"{owner}: {stall.error}" for owner, stall in self.stalled.items()]

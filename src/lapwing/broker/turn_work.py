@@ -107,7 +107,7 @@ class TurnWork:
         for channel in ready:
             if channel.exiting:
                 continue
-            stalled = bool(stalls)
+            stalled = bool(stalls.stalled)
             if stalled and stalls.waits(channel, now):
                 continue
             try:

@@ -190,7 +190,7 @@ cdef class NsqIntake(Receiver):
 
     A connection has an attribute `direct`, whether it may be answered at once as no other answer waits, `finishes`, and
     where its publishes are counted: `published` by topic, and `timer.last_command`. With `waits`, answers wait for a
-    sync: nothing is answered here, and `waiting` returns what is to be.
+    sync: nothing is answered here, and `news` returns what is to be.
     """
 
     cdef Round _round
@@ -212,20 +212,15 @@ cdef class NsqIntake(Receiver):
     def __dealloc__(self):
         PyMem_Free(self._frames)
 
-    def failures(self):
-        """Return the connections whose publishes could not be written, each with the word of the command and the error."""
-        failures, self._failures = self._failures, []
-        return failures
+    def news(self):
+        """Return what the node has to learn of this round, in three lists.
 
-    def waiting(self):
-        """Return what is to be answered after a sync: connection, topic, word, messages, commands, first sequence."""
-        waiting, self._waiting = self._waiting, []
-        return waiting
-
-    def ran(self):
-        """Return the `Finishes` that got some."""
-        ran, self._ran = self._ran, []
-        return ran
+        They are publishes to be answered after a sync (connection, topic, word, messages, commands, first sequence),
+        publishes that could not be written (connection, word, error), and the `Finishes` that got some.
+        """
+        waiting, failures, ran = self._waiting, self._failures, self._ran
+        self._waiting, self._failures, self._ran = [], [], []
+        return waiting, failures, ran
 
     cdef uint8_t *room(self, Py_ssize_t size) except NULL:
         """Return room for `size` more bytes of frames."""

@@ -61,7 +61,7 @@ class Turn:
                 broker.commit(now)
                 for watch in self.watchers:
                     watch()
-                if broker.growth:
+                if broker.growth.grown:
                     broker.growth.wake(now)
         except Exception as error:  # of whoever was called; the others are served
             self._report("a turn could not be finished", error)

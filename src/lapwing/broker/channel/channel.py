@@ -300,7 +300,7 @@ class Channel:
 
     def deliver(self, now: int) -> None:
         """Deliver ready messages to the subscriptions with room."""
-        if not self.stands_still(now):
+        if not (self.holds or self.exiting) or not self.stands_still(now):
             delivery.deliver(self, now)
         if self.sheds:
             overflow.shed(self, now=now)
@@ -309,6 +309,7 @@ class Channel:
         """Deliver ready messages to one subscription at once, as far as it has room."""
         if not self.stands_still(now):
             delivery.deliver_to(self, subscription, now)
+            self.topic.changed()
 
     # --- consumers answer ----------------------------------------------------------------------------------------
 

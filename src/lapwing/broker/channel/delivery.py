@@ -146,6 +146,7 @@ def hand_over(channel: Channel, sequences: Sequence[int], subscription: Subscrip
             _redeliver(channel, sequence, subscription, now)
             channel.ledger.ready.remove(sequence)
     _delivered(channel)
+    channel.topic.changed()
 
 
 # --- by key ------------------------------------------------------------------------------------------------------
@@ -305,7 +306,7 @@ def _inspect_each(
 
 
 def _delivered(channel: Channel) -> None:
-    channel.journal_later()
+    channel.dirty = True
     due = channel.ledger.soonest
     if due is not None and (channel.scheduled is None or due < channel.scheduled):
         channel.schedule(due)

@@ -67,22 +67,22 @@ class Intakes:
                     topic.grew(now)
                 except Exception as error:  # of this topic alone, whatever it is
                     broker.fail(_unexpected(error))
-        nsq = self.nsq
+        waiting, failures, ran = self.nsq.news()
         transport: PolledTransport
-        for transport, topic, word, messages, commands, first in nsq.waiting():
+        for transport, topic, word, messages, commands, first in waiting:
             try:
                 slot = _protocol(transport).await_sync(topic, word, messages, commands)
                 broker.work.sync(topic, [(slot, first)])
             except Exception as error:
                 _end(transport, error)
-        for transport, word, refusal in nsq.failures():
+        for transport, word, refusal in failures:
             try:
                 expected = refusal if isinstance(refusal, LapwingError) else _unexpected(refusal)
                 _protocol(transport).publish_failed(word, expected)
             except Exception as error:
                 _end(transport, error)
         protocol: NsqProtocol
-        for finishes in nsq.ran():
+        for finishes in ran:
             for block, transport in zip(*finishes.take(), strict=True):
                 try:
                     protocol = transport.get_protocol().protocol  # type: ignore[attr-defined]  # see _protocol
