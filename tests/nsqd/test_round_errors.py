@@ -225,10 +225,7 @@ async def test_a_connection_that_cannot_wait_for_a_sync_ends_alone() -> None:
 
         def __init__(self, *, fails: bool = False) -> None:
             self.fails, self.waits, self.aborted = fails, 0, False
-            self.protocol = self
-
-        def get_protocol(self) -> "Transport":
-            return self
+            self.peer = self
 
         def await_sync(self, *_: Any) -> object:
             if self.fails:

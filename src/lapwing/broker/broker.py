@@ -244,7 +244,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `commit` has something to do."""
-        return bool(self.work or self.keeper.catalog_due or self.growth.grown)
+        return bool(self.work) or self.keeper.catalog_due or bool(self.growth.grown)
 
     def commit(self, now: int) -> None:
         """End the turn: write each log, hand messages to channels, and deliver; the rest is left to the next turn."""

@@ -7,7 +7,7 @@ learns of it: topics that have grown, failed writes, answers that wait for a syn
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from lapwing.errors import LapwingError, LogError
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from lapwing.broker.channel.channel import Channel
     from lapwing.broker.settings.options import Options
     from lapwing.net.sockets.polled import PolledTransport
-    from lapwing.nsqd.doors.connection import Connection
-    from lapwing.nsqd.doors.nsq import NsqProtocol
     from lapwing.nsqd.turn import Turn
     from lapwing.wire.nsq.limits import Limits
 
@@ -71,22 +69,20 @@ class Intakes:
         transport: PolledTransport
         for transport, topic, word, messages, commands, first in waiting:
             try:
-                slot = _protocol(transport).await_sync(topic, word, messages, commands)
+                slot = transport.peer.await_sync(topic, word, messages, commands)
                 broker.work.sync(topic, [(slot, first)])
             except Exception as error:
                 _end(transport, error)
         for transport, word, refusal in failures:
             try:
                 expected = refusal if isinstance(refusal, LapwingError) else _unexpected(refusal)
-                _protocol(transport).publish_failed(word, expected)
+                transport.peer.publish_failed(word, expected)
             except Exception as error:
                 _end(transport, error)
-        protocol: NsqProtocol
         for finishes in ran:
             for block, transport in zip(*finishes.take(), strict=True):
                 try:
-                    protocol = transport.get_protocol().protocol  # type: ignore[attr-defined]  # see _protocol
-                    protocol.finished(block, self._begun)
+                    transport.peer.finished(block, self._begun)
                 except Exception as error:
                     _end(transport, error)
 
@@ -96,11 +92,6 @@ def _end(transport: PolledTransport, error: Exception) -> None:
     context = {"message": "what was taken could not be carried out", "exception": error, "transport": transport}
     asyncio.get_running_loop().call_exception_handler(context)
     transport.abort()
-
-
-def _protocol(transport: PolledTransport) -> NsqProtocol:
-    """Return the protocol of a client that an intake has taken something of."""
-    return cast("Connection", transport.get_protocol()).protocol  # type: ignore[return-value]  # they speak NSQ's
 
 
 def _longest_defer(options: Options, limits: Limits) -> int:

@@ -90,6 +90,7 @@ class NsqProtocol(ClientProtocol):
             transport.finishes = None if channel is None else intakes.finishes(channel)
         if transport.timer is None:
             transport.published, transport.timer = self.session.publish_counts, self._timer
+            transport.peer = self
         return intakes.nsq
 
     def publish_failed(self, word: str, error: LapwingError) -> None:
