@@ -740,8 +740,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
 def passed_over(channel: Channel, sequence: int) -> bool:
     """Whether the cursor has skipped all from `sequence` on, as it was deferred and never delivered."""
-    attempts = channel.ledger.attempts
-    return all(attempts.get(each) == 0 for each in range(sequence, channel.cursor))
+    return all(channel.ledger.deliveries(each) == 0 for each in range(sequence, channel.cursor))
 
 
 BrokerMachine.TestCase.settings = settings(

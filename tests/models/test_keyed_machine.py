@@ -52,8 +52,18 @@ class KeyedMachine(BrokerMachine):
 
     # --- what the model knows --------------------------------------------------------------------------------------
 
+    def name_of(self, model: Model) -> str:
+        return next(name for name, each in self.models.items() if each is model)
+
     def settled(self, model: Model) -> dict[str, object]:
-        return self.set[next(name for name, each in self.models.items() if each is model)]
+        return self.set[self.name_of(model)]
+
+    def is_ready(self, model: Model, sequence: int) -> bool:
+        """Whether nothing but its key keeps a message. After a restart some are deferred until time passes."""
+        waits = model.unfinished[sequence]
+        if waits.owner is not None or waits.due is not None:
+            return False
+        return self.channel(self.name_of(model)).state_of(sequence) is not State.DEFERRED
 
     def of_key(self, model: Model, sequence: int) -> list[tuple[int, Waits]]:
         """The other unfinished messages of its key; none where it has no key."""
@@ -76,8 +86,8 @@ class KeyedMachine(BrokerMachine):
             assert sum(waits.owner is not None for _, waits in others) < limit, f"{sequence}: too many of its key"
         if limit == 1:  # else the lower one may have gone to another consumer in the same turn
             before = [
-                at for at, waits in others
-                if at < sequence and waits.owner is None and waits.due is None and at not in model.revived
+                at for at, _ in others
+                if at < sequence and at not in model.revived and self.is_ready(model, at)
             ]  # fmt: skip
             assert not before, f"{sequence} came before {before} of the same key"
 
@@ -152,11 +162,14 @@ class KeyedMachine(BrokerMachine):
             room = [each for each in self.clients.values() if each.channel == name and each.subscription.room > 0]
             if not room or model.paused or model.revived:
                 continue
-            for sequence, waits in model.unfinished.items():
-                ready = waits.owner is None and waits.due is None
-                if ready and self.channel(name).state_of(sequence) is State.DEFERRED:
-                    continue  # since a restart, until time passes
-                assert not (ready and self.may_be_claimed(model, sequence)), f"{name}: {sequence} waits for nothing"
+            for sequence in model.unfinished:
+                if not self.is_ready(model, sequence) or not self.may_be_claimed(model, sequence):
+                    continue
+                behind = any(
+                    waits.owner is None and waits.due is None and not self.is_ready(model, at)
+                    for at, waits in self.of_key(model, sequence)
+                )
+                assert behind, f"{name}: {sequence} waits for nothing"
 
     @invariant()
     def what_is_derived_is_right(self) -> None:
