@@ -128,7 +128,7 @@ class PolledTransport(asyncio.Transport):
         self.finishes: object = None  # facts for the receiver: where it puts what it takes, and what it counts
         self.published: dict[str, int] = {}
         self.timer: Any = None  # `last_command` of it gets the time of a client's last command, ns
-        self.peer: Any = None  # the one whom the rest of the node tells what was taken
+        self.peer: Any = None  # learns what was taken
         self._connections = connections
         self._sockets = connections.sockets
         self._socket = client
