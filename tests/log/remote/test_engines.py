@@ -1,6 +1,7 @@
 """What every engine has to do, on a folder, S3 and PostgreSQL."""
 
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 
 from clusters import Cluster
 from lapwing.errors import ConfigError, RemoteFailed
+from lapwing.log.disk import Disk
 from lapwing.log.remote.engines import Engine, open_engine
+from lapwing.log.remote.folder import Folder
 
 
 def test_an_object_is_created_once(engine: Engine) -> None:
@@ -124,6 +127,26 @@ def test_what_a_crash_left_unfinished_in_a_folder_is_not_found_and_swept_away(tm
     assert [name for name, _ in engine.find("records")] == ["records/1"]
     engine.delete(["records/1"])
     assert list((tmp_path / "records").iterdir()) == []
+
+
+def test_a_file_that_another_process_sweeps_away_unfinished_is_written_again(tmp_path: Path) -> None:
+    sweeper = open_engine(f"file://{tmp_path}")
+    sweeper.create("claims/1", b"")
+
+    class Swept(Disk):
+        sweeps = 3
+
+        def prepare(self, path: str, parts: Iterable[bytes], *, sync: bool) -> str:
+            temporary = super().prepare(path, parts, sync=sync)
+            if self.sweeps:
+                self.sweeps -= 1
+                sweeper.delete(["claims/1"])
+            return temporary
+
+    assert Folder(str(tmp_path), disk=Swept()).create("claims/2", b"two")
+
+    assert sweeper.read("claims/2") == b"two"
+    assert [each.name for each in (tmp_path / "claims").iterdir()] == ["2"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from lapwing.errors import ConfigError, RemoteFailed
 from lapwing.log.disk import DISK, Disk
 from lapwing.log.remote.engines import CLAIMS
 
+_SWEEPS: Final = 9  # of other processes, that creating a file withstands
 _UNFINISHED: Final = ".tmp"  # how the names of files end that `Disk.prepare` has not finished
 
 
@@ -39,16 +40,22 @@ class Folder:
         try:
             if not os.path.isdir(os.path.dirname(path)):
                 self._make_directory(path)
-            temporary = self._disk.prepare(path, [data], sync=True)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return False
-            finally:
-                self._disk.discard(temporary)
-            self._disk.sync_directory(os.path.dirname(path))
+            for _ in range(_SWEEPS):
+                with contextlib.suppress(FileNotFoundError):  # another process has swept it away, see `delete`
+                    return self._link(path, data)
+            return self._link(path, data)
         except OSError as error:
             raise self._failed(name, error) from error
+
+    def _link(self, path: str, data: bytes) -> bool:
+        temporary = self._disk.prepare(path, [data], sync=True)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            self._disk.discard(temporary)
+        self._disk.sync_directory(os.path.dirname(path))
         return True
 
     def _make_directory(self, path: str) -> None:
@@ -94,7 +101,7 @@ class Folder:
                 raise self._failed(name, error) from error
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete files, and what a crash left unfinished beside them; who is writing such a file writes it again."""
+        """Delete files, and what a crash left unfinished beside them; `create` writes a file again that it lost so."""
         try:
             for directory in {os.path.dirname(self._path(name)) for name in names}:
                 found = self._disk.listdir(directory) if os.path.isdir(directory) else []
