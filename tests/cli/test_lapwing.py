@@ -80,6 +80,7 @@ def test_closed_standard_streams_lead_nowhere(command: str, closed: str) -> None
 
 def test_a_query_without_an_archive_fails_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lapwing.spark.session.local_session", lambda name: pytest.fail("Spark starts"))
+    monkeypatch.setattr("lapwing.cli.shared.NSQD_HTTP", "127.0.0.1:1")  # nobody is there, whatever runs on this machine
     said = lapwing("sql", "select 1", "--engine", "spark", "--archive", str(tmp_path), code=2).stderr
 
     assert said.startswith(f"lapwing: {tmp_path}: no archive is there; `lapwing pipeline run archive` writes one")
