@@ -68,11 +68,11 @@ def program(command: list[str], port: int, env: dict[str, str] | None = None) ->
 
 
 @contextlib.contextmanager
-def lapwing(folder: Path) -> Iterator[tuple[dict[str, str], int]]:
+def lapwing(folder: Path, confirm: bool = True) -> Iterator[tuple[dict[str, str], int]]:
     from daemons import nsqd
 
     with nsqd(f"--data-path={folder}") as daemon:
-        options = json.dumps({"nsqd_http": daemon.http})
+        options = json.dumps({"nsqd_http": daemon.http, "confirm_publish": confirm})
         yield {"BENCH_BROKER": f"lapwing://{daemon.tcp}", "BENCH_OPTIONS": options}, daemon.pid
 
 
@@ -103,6 +103,7 @@ BROKERS: dict[str, tuple[Running, str]] = {  # and the program that has to be th
     "lapwing": (lapwing, sys.executable),
     "redis": (redis, "redis-server"),
     "rabbitmq": (rabbitmq, RABBITMQ),
+    "lapwing, unconfirmed": (partial(lapwing, confirm=False), sys.executable),
     "rabbitmq, unconfirmed": (partial(rabbitmq, confirm=False), RABBITMQ),
 }
 

@@ -1,6 +1,8 @@
 """What Kombu promises of a transport, kept by `lapwing.contrib.celery` on a real nsqd."""
 
 import datetime
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,6 +16,7 @@ import lapwing.contrib.celery
 from daemons import Daemon, nsqd, start_nsqlookupd, until
 from lapwing import ConfigError, SyncAdmin
 from lapwing.contrib.celery import queues
+from lapwing.contrib.celery.nodes import Node
 from lapwing.contrib.celery.transport import Transport
 
 assert lapwing.contrib.celery  # importing it registers lapwing://
@@ -382,9 +385,48 @@ def test_all_nsqds_of_an_nsqlookupd_are_consumed() -> None:
                 assert [str(node.address) for node in nodes_of(later)] == [one.tcp]
 
 
-def nodes_of(connection: kombu.Connection) -> list[Any]:
+def nodes_of(connection: kombu.Connection) -> list[Node]:
     connection.ensure_connection(timeout=60)
     transport = connection.transport
     assert isinstance(transport, Transport)
     transport.nodes.refresh()
     return list(transport.nodes)
+
+
+UNCONFIRMED = """
+import sys, kombu, lapwing.contrib.celery
+options = {"nsqd_http": sys.argv[2], "confirm_publish": False}
+producer = kombu.Producer(kombu.Connection(f"lapwing://{sys.argv[1]}", transport_options=options).channel())
+for number in range(500):
+    producer.publish(number, exchange="", routing_key="hasty")
+"""
+
+
+def test_a_program_that_ends_at_once_has_published_what_it_did_not_wait_for(connect: Connect, daemon: Daemon) -> None:
+    subprocess.run([sys.executable, "-c", UNCONFIRMED, daemon.tcp, daemon.http], check=True)
+
+    assert Consumer(connect(), kombu.Queue("hasty")).get(500) == list(range(500))
+
+
+def test_a_refusal_that_nobody_waits_for_is_logged_and_the_next_message_is_published(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with nsqd("--max-msg-size=2000") as small, kombu.Connection(
+        f"lapwing://{small.tcp}", transport_options={"nsqd_http": small.http, "confirm_publish": False}
+    ) as connection:  # fmt: skip
+        queue = kombu.Queue("picky")
+        publish(connection, queue, "one", "x" * 3000)
+        until(lambda: node_of(connection).connect() and refusals(caplog), what="the refusal")
+        publish(connection, queue, "two")
+
+        assert Consumer(connection, queue).get(2) == ["one", "two"]
+        assert len(refusals(caplog)) == 1
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.message for each in caplog.records if each.levelname == "ERROR"]
+
+
+def node_of(connection: kombu.Connection) -> Node:
+    (node,) = nodes_of(connection)
+    return node

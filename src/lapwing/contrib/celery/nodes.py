@@ -61,10 +61,11 @@ def call(where: str, method: str, path: str, body: Any = None, *, timeout: float
 class Node:
     """One nsqd."""
 
-    def __init__(self, address: Address, http_address: str, options: ClientOptions) -> None:
+    def __init__(self, address: Address, http_address: str, options: ClientOptions, *, confirm: bool = True) -> None:
         self.address = address
         self._http = http_address
         self._options = options
+        self._confirm = confirm
         self._publisher: NsqSocket | None = None
         self.longest = math.inf  # s that nsqd defers a publish, as far as it is known
         self._created: set[tuple[str, str]] = set()
@@ -142,7 +143,11 @@ class Node:
         """Publish a message that is delivered after `wait` seconds. Raises `DeferredTooLong` beyond nsqd's limit."""
         publisher = self.connect()
         delay = math.ceil(wait * 1000)
-        publisher.send(Hpub.of(topic, json.dumps(headers).encode(), body, delay=delay * _MS).encode())
+        command = Hpub.of(topic, json.dumps(headers).encode(), body, delay=delay * _MS).encode()
+        if not (self._confirm or delay):
+            publisher.post(command)
+            return
+        publisher.send(command)
         try:
             publisher.response(self._options.publish_timeout)
         except PublishFailed as error:
@@ -159,6 +164,7 @@ class Node:
     def close(self) -> None:
         """Close the connection that publishes."""
         if self._publisher is not None:
+            self._publisher.settle(self._options.publish_timeout)
             self._publisher.close()
             self._publisher = None
 
@@ -166,18 +172,24 @@ class Node:
 class Nodes:
     """The nsqds of a broker URL: the one that it names, or those that an nsqlookupd knows."""
 
-    def __init__(self, where: str, options: ClientOptions, *, nsqd_http: str = "", lookupd: bool = False) -> None:
+    def __init__(
+        self, where: str, options: ClientOptions, *, nsqd_http: str = "", lookupd: bool = False, confirm: bool = True
+    ) -> None:
         self._where = where
         self._options = options
+        self._confirm = confirm
         self._lookupd = lookupd
         self._nodes: list[Node] = []
         self._next = 0
         if not lookupd:
             address = parse(where)
-            self._nodes = [Node(address, nsqd_http or f"{address.host}:{address.port + 1}", options)]
+            self._nodes = [self._node(address, nsqd_http or f"{address.host}:{address.port + 1}")]
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self._nodes)
+
+    def _node(self, address: Address, http_address: str) -> Node:
+        return Node(address, http_address, self._options, confirm=self._confirm)
 
     def refresh(self) -> list[Node]:
         """Ask nsqlookupd, and return the nodes that are new and answer. Raises `Unreachable` if none does."""
@@ -190,7 +202,7 @@ class Nodes:
         known, new = {str(node.address) for node in self._nodes}, []
         for found in answer["producers"]:
             host = found["broadcast_address"]
-            node = Node(Address(host, found["tcp_port"]), f"{host}:{found['http_port']}", self._options)
+            node = self._node(Address(host, found["tcp_port"]), f"{host}:{found['http_port']}")
             if str(node.address) in known:
                 continue
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ _HEARTBEAT: Final = b"_heartbeat_"
 _NOP: Final = b"NOP\n"
 _READ_SIZE: Final = 1 << 16
 _FRESH: Final = 0.05  # s after an answer in which a connection counts as alive
+_OWED: Final = 50  # answers after which those that have arrived are read
 _Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)  # nothing to create for a short wait
 _WOULD_BLOCK: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -49,6 +51,7 @@ class NsqSocket:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._lost = ""
+        self._owed = 0  # answers that nobody waits for
         self._tls = False
         try:
             self._socket = self._dialled()
@@ -128,6 +131,21 @@ class NsqSocket:
             if self._lost:
                 raise ConnectionLost(str(self.address), self._lost)
 
+    def post(self, data: bytes) -> None:
+        """Write a command whose answer nobody waits for. A refusal is logged, and ends the connection."""
+        self.send(data)
+        self._owed += 1
+        if self._owed >= _OWED:
+            self.frames()
+
+    def settle(self, timeout: float) -> None:
+        """Wait for the answers that nobody waited for: who closes earlier may take back what nsqd has not read."""
+        deadline = time.monotonic() + timeout
+        with contextlib.suppress(ConnectionLost):
+            while self._owed and os.getpid() == self._pid and (left := deadline - time.monotonic()) > 0:
+                wait([self._socket], left)
+                self.frames()
+
     def stay(self) -> None:
         """Answer heartbeats that may be waiting, for a process that does not get to read them."""
         self.send(_NOP)
@@ -151,6 +169,13 @@ class NsqSocket:
         if any(type(frame) is Response and frame.payload == _HEARTBEAT for frame in found):
             self.send(_NOP)
             found = [frame for frame in found if not (type(frame) is Response and frame.payload == _HEARTBEAT)]
+        if self._owed:
+            answers, found = found[: self._owed], found[self._owed :]
+            self._owed -= len(answers)
+            for answer in answers:
+                if type(answer) is ErrorFrame:
+                    self._lost = f"nsqd refuses a message that was not confirmed: {_text(answer)}"
+                    log.error("%s: %s", self.address, self._lost)
         if self._lost and not found:
             raise ConnectionLost(str(self.address), self._lost)
         return found
@@ -186,7 +211,7 @@ class NsqSocket:
                 if type(frame) is Response:
                     return frame.payload
                 if type(frame) is ErrorFrame:
-                    raise PublishFailed(str(self.address), frame.payload.decode("utf-8", "replace"))
+                    raise PublishFailed(str(self.address), _text(frame))
             if self._tls:
                 wait([self._socket], left)
 
@@ -217,5 +242,9 @@ def rows(frames: list[Frame], about: str) -> list[MessageRow]:
         if type(frame) is Messages:
             found += frame.messages
         elif type(frame) is ErrorFrame:
-            log.warning("[%s] nsqd refuses: %s", about, frame.payload.decode("utf-8", "replace"))
+            log.warning("[%s] nsqd refuses: %s", about, _text(frame))
     return found
+
+
+def _text(frame: ErrorFrame) -> str:
+    return frame.payload.decode("utf-8", "replace")

@@ -48,14 +48,16 @@ class Transport(virtual.Transport):
         self.settings = {**_SETTINGS, **settings}
         self.steps = tuple(rest.pop("priority_steps", ()))
         where, lookupd, secret = _address(client)
-        nsqd_http = rest.pop("nsqd_http", "")
+        nsqd_http, confirm = rest.pop("nsqd_http", ""), rest.pop("confirm_publish", True)
         known = {name: value for name, value in rest.items() if name in ClientSettings.__annotations__}
         if client.ssl:
             known["tls"] = True
         if secret:
             known["auth_secret"] = secret
         self.options = ClientOptions().but(**known)
-        self.nodes = Nodes(where, self.options, nsqd_http=nsqd_http, lookupd=lookupd)
+        self.nodes = Nodes(where, self.options, nsqd_http=nsqd_http, lookupd=lookupd, confirm=confirm)
+        if not confirm:
+            weakref.finalize(self, self.nodes.close)  # at the end of the program, too: see `NsqSocket.settle`
         self.queues: dict[str, Queue] = {}
         self.new: set[str] = set()  # queues that were declared, and perhaps not created
         self._watched: dict[Feed, channels.Channel] = {}
