@@ -71,8 +71,7 @@ class ReadyReader(DataSourceReader):
         ready: list[Any] = sys.__dict__.setdefault("lapwing_ready", [])  # kept by the worker from task to task
         while len(ready) < IN_MEMORY // BLOCK:
             frames = kernel.frame_bodies([os.urandom(self.size) for _ in range(count)], 0, 1)
-            positions, _ = kernel.scan_frames(frames, 0, len(frames))
-            ready.append(to_batch(RangeBlock(0, count, positions.tobytes(), frames), TOPIC, 1, schema))
+            ready.append(to_batch(RangeBlock(0, count, bare=frames), TOPIC, 1, schema))
         left = self.messages // self.tasks
         for batch in cycle(ready):
             yield batch if left >= count else batch.slice(0, left)

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import struct
+from typing import NamedTuple
 from unittest import mock
 
 import pyarrow as pa
@@ -13,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapwing import kernel
+from lapwing.kernel import pure
 from lapwing.spark.sink.batches import BadRow, batches
 from lapwing.spark.source import blocks
 from lapwing.spark.source.blocks import (
     _PIECE,
     BARE,
     HEAD,
-    MESSAGES,
     PLACE,
     PLACED,
     QUARANTINED,
@@ -36,29 +37,43 @@ ALL = ["topic", "node", "sequence", "id", "timestamp", "attempts", "body", "head
 STAMP = 1_700_000_000_123_456_789
 
 
-@pytest.fixture(autouse=True, scope="module", params=["kernel", "together", "arrow"])
+@pytest.fixture(autouse=True, scope="module", params=["as they come", "together"])
 def way(request):
-    """All ways to cut columns out of frames: as they come, as a small block, and by positions."""
-    if request.param != "arrow" and not kernel.COMPILED:
+    """Both ways to cut columns out of frames: as they come, and as a small block; by either kernel."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "as they come":
+            patch.setattr(blocks, "SMALL", 0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "pure"])
+def cutter(request):
+    """The kernel that cuts."""
+    if request.param == "compiled" and not kernel.COMPILED:
         pytest.skip("the kernel is not compiled here")
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "kernel":
-            patch.setattr(blocks, "SMALL", 0)
-        yield request.param
+        if request.param == "pure":
+            patch.setattr(blocks, "kernel", pure)
+        yield
+
+
+class Sent(NamedTuple):
+    """Messages just as the broker has them."""
+
+    first: int
+    count: int
+    frames: bytes
+    extras: bytes = b""
 
 
 def block(*bodies, first=5, extras=b""):
-    """Messages just as the broker has them."""
     frames = kernel.frame_bodies(bodies, (7 << 54) + first, STAMP)
-    positions, _ = kernel.scan_frames(frames, 0, len(frames))
-    return RangeBlock(first, len(bodies), positions.tobytes(), frames, extras=extras)
+    return Sent(first, len(bodies), bytes(frames), extras)
 
 
-def encoded(found, way):
-    """As the broker sends them: with positions to those who cut columns by Arrow."""
-    kind, positions = (MESSAGES, found.positions) if way == "arrow" else (BARE, b"")
-    head = HEAD.pack(kind, found.count, found.first, len(found.frames), len(found.extras))
-    return head + positions + found.frames + found.extras
+def encoded(found):
+    """As the broker sends them."""
+    return HEAD.pack(BARE, found.count, found.first, len(found.frames), len(found.extras)) + found.frames + found.extras
 
 
 def blocks_of(data):
@@ -72,15 +87,15 @@ def blocks_of(data):
     return list(read_blocks(stream.read, fill))
 
 
-def batch_of(found, way, columns, topic="t"):
+def batch_of(found, columns, topic="t"):
     """A block sent, received and cut."""
-    (received,) = blocks_of(encoded(found, way))
+    (received,) = blocks_of(encoded(found))
     return to_batch(received, topic, 7, arrow_schema(columns))
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=1, max_size=20), st.integers(0, 2**40))
-def test_every_column_of_every_message(way, bodies, first):
-    rows = batch_of(block(*bodies, first=first), way, ALL, "orders").to_pylist()
+def test_every_column_of_every_message(bodies, first):
+    rows = batch_of(block(*bodies, first=first), ALL, "orders").to_pylist()
 
     assert [row["body"] for row in rows] == bodies
     assert [row["sequence"] for row in rows] == list(range(first, first + len(bodies)))
@@ -90,57 +105,57 @@ def test_every_column_of_every_message(way, bodies, first):
     assert {row["timestamp"] for row in rows} == {moment}
 
 
-def test_headers_stand_at_their_messages(way):
+def test_headers_stand_at_their_messages():
     extras = json.dumps([[6, {"k": "v"}]]).encode()
-    rows = batch_of(block(b"x", b"y", b"z", extras=extras), way, ["headers"]).to_pylist()
+    rows = batch_of(block(b"x", b"y", b"z", extras=extras), ["headers"]).to_pylist()
 
     assert [row["headers"] for row in rows] == [[], [("k", "v")], []]
 
 
-def test_half_of_a_surrogate_pair_in_a_header_is_replaced(way):
+def test_half_of_a_surrogate_pair_in_a_header_is_replaced():
     extras = rb'[[5,{"a":"\ud800","b":"\ud83d\ude00"}]]'
-    rows = batch_of(block(b"x", b"y", extras=extras), way, ["headers"]).to_pylist()
+    rows = batch_of(block(b"x", b"y", extras=extras), ["headers"]).to_pylist()
 
     assert [dict(row["headers"]) for row in rows] == [{"a": "?", "b": "\U0001f600"}, {}]
 
 
 
-def test_fields_of_redis_entries_are_a_map(way):
+def test_fields_of_redis_entries_are_a_map():
     pairs = b"*4\r\n$4\r\nname\r\n$4\r\nSara\r\n$1\r\na\r\n$1\r\n\xff\r\n"
     found = block(pairs, b"plain", b'{"name": "Ann"}', b'{"n": 1}', b"*2\r\nnot pairs")
-    rows = batch_of(found, way, ["sequence", "fields"]).to_pylist()
+    rows = batch_of(found, ["sequence", "fields"]).to_pylist()
 
     assert [row["fields"] for row in rows] == [[("name", "Sara"), ("a", "\ufffd")], None, [("name", "Ann")], None, None]
 
 
-def test_only_the_columns_asked_for_in_their_order(way):
-    found = batch_of(block(b"x"), way, ["sequence", "topic"])
+def test_only_the_columns_asked_for_in_their_order():
+    found = batch_of(block(b"x"), ["sequence", "topic"])
     assert found.to_pylist() == [{"sequence": 5, "topic": "t"}]
 
 
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=5), max_size=4))
-def test_blocks_follow_one_another(way, groups):
+def test_blocks_follow_one_another(groups):
     sent = [block(*bodies, first=number * 10) for number, bodies in enumerate(groups)]
 
-    found = blocks_of(b"".join(encoded(each, way) for each in sent))
+    found = blocks_of(b"".join(encoded(each) for each in sent))
 
     assert [(each.first, each.count) for each in found] == [(each.first, each.count) for each in sent]
     rows = [to_batch(each, "t", 7, arrow_schema(["body"])).column(0).to_pylist() for each in found]
     assert rows == groups
 
 
-def test_messages_longer_than_a_piece_are_cut_too(way):
+def test_messages_longer_than_a_piece_are_cut_too():
     sizes = (10, _PIECE - 34, _PIECE, 3 * _PIECE, 7, 9 * _PIECE)
     bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
 
-    assert batch_of(block(*bodies), way, ["body"]).column(0).to_pylist() == bodies
+    assert batch_of(block(*bodies), ["body"]).column(0).to_pylist() == bodies
 
 
 @given(st.data())
-def test_whatever_pieces_cut_in_two_the_columns_are_whole(way, data):
+def test_whatever_pieces_cut_in_two_the_columns_are_whole(data):
     bodies = data.draw(st.lists(st.binary(min_size=1, max_size=200), min_size=1, max_size=30))
     with mock.patch("lapwing.spark.source.blocks._PIECE", data.draw(st.integers(1, 300))):
-        rows = batch_of(block(*bodies), way, ["body", "id"]).to_pylist()
+        rows = batch_of(block(*bodies), ["body", "id"]).to_pylist()
 
     assert [row["body"] for row in rows] == bodies
     assert [row["id"] for row in rows] == [f"{(7 << 54) + 5 + n:016x}" for n in range(len(bodies))]
@@ -152,34 +167,25 @@ def test_a_quarantined_range_says_how_much_and_why():
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused_and_never_believed(way, data):
+def test_garbage_is_refused_and_never_believed(data):
     try:
-        for found in blocks_of((BARE if way == "kernel" else MESSAGES) + data):
+        for found in blocks_of(BARE + data):
             to_batch(found, "t", 7, arrow_schema(ALL[:-1]))
     except (BadBlock, struct.error):
         return
 
 
-def test_positions_that_point_outside_are_refused():
-    good = block(b"hello", b"world")
-    for positions in ([0, 39, 10_000], [0, -5, 78], [39, 0, 78], [0, 5, 78]):
-        bad = RangeBlock(5, 2, struct.pack("<3i", *positions), good.frames)
-        with pytest.raises(BadBlock):
-            to_batch(bad, "t", 7, arrow_schema(ALL[:-1]))
-
-
-def test_frames_that_are_not_whole_are_refused(way):
+def test_frames_that_are_not_whole_are_refused():
     good = block(b"hello", b"world")
     for frames in (good.frames[:-1], good.frames[:39], good.frames + b"x", good.frames[:39] * 3, b""):
         with pytest.raises(BadBlock):
-            batch_of(RangeBlock(5, 2, good.positions, frames), way, ["body"])
+            batch_of(Sent(5, 2, frames), ["body"])
 
 
 @pytest.mark.parametrize(("count", "size"), [(2**32 - 1, 2**31 - 1), (3, 101), (1, 2**31), (1, 2**32 - 1)])
 def test_sizes_that_cannot_be_are_refused_before_memory_is_taken(count, size):
-    for kind in (BARE, MESSAGES):
-        with pytest.raises(BadBlock):
-            blocks_of(HEAD.pack(kind, count, 5, size, 0))
+    with pytest.raises(BadBlock):
+        blocks_of(HEAD.pack(BARE, count, 5, size, 0))
 
 
 @given(st.lists(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=4), min_size=1, max_size=6))

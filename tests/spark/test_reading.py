@@ -18,7 +18,7 @@ from lapwing.spark.data_source import columns
 from lapwing.spark.options import BrokerAccess, sink_options, source_options
 from lapwing.spark.sink.writer import stage
 from lapwing.spark.source.batch_reader import LogBatchReader
-from lapwing.spark.source.blocks import BARE, HEAD, MESSAGES, PLACE, PLACED, QUARANTINED
+from lapwing.spark.source.blocks import BARE, HEAD, PLACE, PLACED, QUARANTINED
 from lapwing.spark.source.losses import DataLoss
 from lapwing.spark.source.offsets import LogRange
 from lapwing.spark.source.ranges import stream, stream_all
@@ -68,8 +68,7 @@ def script():
 
 def block(first, count):
     frames = kernel.frame_bodies([b"%d" % n for n in range(first, first + count)], first, 1)
-    positions, _ = kernel.scan_frames(frames, 0, len(frames))
-    return HEAD.pack(MESSAGES, count, first, len(frames), 0) + positions.tobytes() + frames
+    return HEAD.pack(BARE, count, first, len(frames), 0) + frames
 
 
 def sends(*pieces, whole=True):
@@ -174,7 +173,7 @@ def test_damaged_messages_are_a_loss_or_are_passed_over(script):
 
 
 def placed(first, count, path):
-    frames = block(first, count)[24 + 4 * count + 4 :]
+    frames = block(first, count)[HEAD.size :]
     name = os.fsencode(path)
     check = struct.pack("<II", len(frames), kernel.crc32c(frames))
     return HEAD.pack(PLACED, count, first, len(frames), 0) + PLACE.pack(0, 1, len(name)) + name + check, frames
@@ -187,14 +186,14 @@ def test_what_is_in_no_file_of_this_machine_is_asked_of_the_broker(script, tmp_p
     script.steps = [sends(here, there), sends(HEAD.pack(BARE, 6, 4, len(rest), 0) + rest)]
     raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s"}
     part = LogRange("t", 7, "abc", 0, 10, script.address)
-    found = stream(part, source_options(raw, streaming=False), positions=False)
+    found = stream(part, source_options(raw, streaming=False))
 
     assert [(each.first, each.count) for each in found] == [(0, 4), (4, 6)]
     assert [(query["from"], query.get("files")) for _, query in script.asked] == [("0", "true"), ("4", None)]
 
     script.steps = [sends(HEAD.pack(BARE, 4, 0, len(frames), 0) + frames, HEAD.pack(BARE, 6, 4, len(rest), 0) + rest)]
     never = source_options({**raw, "localFiles": "false"}, streaming=False)
-    assert [each.count for each in stream(part, never, positions=False)] == [4, 6]
+    assert [each.count for each in stream(part, never)] == [4, 6]
     assert "files" not in script.asked[-1][1]
 
 
@@ -291,7 +290,7 @@ def test_lookupd_says_who_has_a_topic_and_tombstones_count(script):
 def read_all(script, *stops, **options):
     raw = {"nsqd": script.address, "topic": "t", "retryTimeout": "1s", **options}
     parts = tuple(LogRange(f"t{number}", 7, "abc", 0, stop, script.address) for number, stop in enumerate(stops))
-    found = stream_all(parts, source_options(raw, streaming=False), positions=True)
+    found = stream_all(parts, source_options(raw, streaming=False))
     return [(part.topic, block.first, block.count) for part, block in found]
 
 

@@ -1,14 +1,13 @@
 """Blocks of the range reader, and the Arrow columns that are cut from them without a loop.
 
 A block (all little-endian) is a head of 24 bytes (what it is, how many messages, the first sequence, the lengths of
-frames and extras), where each frame begins (int32, one more than there are messages; only when asked for), the frames
-just as they lie in the log, and the headers of those messages that have any.
+frames and extras), the frames just as they lie in the log, or where they lie in the broker's file, and the headers of
+those messages that have any.
 """
 
 import json
 import os
 import struct
-import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from lapwing.errors import LapwingError
 from lapwing.wire.resp.bodies import to_pairs
 
 HEAD: Final = struct.Struct("<4sIQII")
-MESSAGES: Final = b"LWB1"
 BARE: Final = b"LWF1"
 PLACED: Final = b"LWP1"
 QUARANTINED: Final = b"LWQ1"
@@ -69,10 +67,8 @@ class RangeBlock:
 
     first: int
     count: int
-    positions: bytes = b""
-    frames: Any = b""  # bytes, or a buffer of Arrow's
-    cut: "Columns | None" = None  # the frames, where they were cut while they came
-    bare: bytes = b""  # the frames of a small block, without their positions: several are cut together
+    cut: "Columns | None" = None  # the frames, cut while they came
+    bare: bytes = b""  # the frames of a small block: several are cut together
     extras: bytes = b""
     quarantined: str = ""
 
@@ -107,11 +103,6 @@ def read_blocks(read: Callable[[int], bytes], fill: Callable[[memoryview], None]
             else:
                 cut = _cut_from_file(path, offset, places, count, size)
                 yield RangeBlock(first, count, cut=cut, extras=_whole(read, extras))
-        elif kind == MESSAGES:
-            positions = _whole(read, 4 * count + 4)
-            frames = pa.allocate_buffer(size)
-            fill(memoryview(frames).cast("B"))
-            yield RangeBlock(first, count, positions, frames, extras=_whole(read, extras))
         else:
             raise BadBlock(f"a block that begins with {kind!r}")
 
@@ -139,7 +130,7 @@ def arrow_schema(names: list[str]) -> pa.Schema:
 def to_batch(block: RangeBlock, topic: str, node: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return one row for each message, in the columns of `schema`."""
     count = block.count
-    columns = (block.cut or (_cut_bare(block.bare, count) if block.bare else _cut_by_arrow(block))) | {
+    columns = (block.cut or _cut_bare(block.bare, count)) | {
         "topic": lambda: _same(topic, count),
         "node": lambda: _same(node, count),
         "sequence": lambda: _sequences(block.first, count),
@@ -259,25 +250,6 @@ def _columns(count: int, ids: Any, times: Any, offsets: Any, bodies: Any) -> Col
     }
 
 
-def _cut_by_arrow(block: RangeBlock) -> Columns:
-    count = block.count
-    if len(block.positions) != 4 * count + 4:
-        raise BadBlock(f"{len(block.positions)} bytes of positions for {count} messages")
-    if int.from_bytes(block.positions[-4:], "little") != len(block.frames):
-        raise BadBlock(f"positions that do not end with the frames, at {len(block.frames)}")
-    try:
-        frames = _array(pa.binary(), count, _native(block.positions), block.frames)
-        frames.validate(full=True)  # what follows trusts the positions
-    except pa.ArrowInvalid as error:
-        raise BadBlock(f"positions that do not fit their frames: {error}") from error
-    heads = pc.binary_slice(frames, 8, FRAME_HEAD)  # close together, so that the next two need not go far
-    return {
-        "id": lambda: pa.Array.from_buffers(pa.string(), count, pc.binary_slice(heads, 10, 26).buffers()),
-        "timestamp": lambda: pc.divide(_big_endian(heads), 1000).view(_TIMESTAMP),
-        "body": lambda: pc.binary_slice(frames, FRAME_HEAD, 2**31 - 1),
-    }
-
-
 def _array(kind: pa.DataType, count: int, *buffers: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
 
@@ -318,25 +290,6 @@ def _counted(count: int) -> pa.Array:
 def _sixteens(count: int) -> "array[int]":
     """Return where each id begins among others of sixteen bytes."""
     return array("i", range(0, 16 * count + 16, 16))
-
-
-def _big_endian(heads: pa.Array) -> pa.Array:
-    """Return the int64 that every head begins with."""
-    values = array("q")
-    values.frombytes(pc.binary_slice(heads, 0, 8).buffers()[2])
-    if len(values) != len(heads):
-        raise BadBlock("a frame that ends before its head does")
-    if sys.byteorder == "little":
-        values.byteswap()
-    return _array(pa.int64(), len(heads), values)
-
-
-def _native(positions: bytes) -> "bytes | array[int]":
-    if sys.byteorder == "little":
-        return positions
-    swapped = array("i", positions)
-    swapped.byteswap()
-    return swapped
 
 
 def fields_of(bodies: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from lapwing import kernel
 from lapwing.errors import LapwingError
 from lapwing.spark.brokers.http import BrokerAway, BrokerExchange, BrokerRefused, RetryPauses, target
 from lapwing.spark.options import SourceOptions
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-POSITIONS: Final = not kernel.COMPILED  # of frames, sent by the broker; the compiled kernel finds them as it cuts
 _LOG_DELETED: Final = ("TOPIC_NOT_FOUND", "LOG_ID_MISMATCH")
 
 
@@ -32,7 +30,7 @@ class RangeDeleted(Exception):
         self.stop = stop
 
 
-def stream(part: LogRange, options: SourceOptions, *, positions: bool = POSITIONS) -> Iterator["RangeBlock"]:
+def stream(part: LogRange, options: SourceOptions) -> Iterator["RangeBlock"]:
     """Yield the blocks of a range, each message once; resume where a connection broke.
 
     Raises `BrokerAway` when the broker stays away, and `DataLoss` for messages that it no longer has or has
@@ -42,10 +40,10 @@ def stream(part: LogRange, options: SourceOptions, *, positions: bool = POSITION
 
     reached = part.start
     pauses = RetryPauses(options.access)
-    files = options.local_files and not positions
+    files = options.local_files
     while reached < part.stop:
         try:
-            for block in _attempt(part, reached, options, positions=positions, files=files):
+            for block in _attempt(part, reached, options, files=files):
                 pauses.restart()
                 if block.first != reached:
                     raise LapwingError(f"{part}: the broker sent {block.first} where {reached} was expected")
@@ -72,16 +70,14 @@ def stream(part: LogRange, options: SourceOptions, *, positions: bool = POSITION
             raise LapwingError(f"{part}: at {reached} the answer is not in the format of ranges: {error}") from error
 
 
-def stream_all(
-    parts: tuple[LogRange, ...], options: SourceOptions, *, positions: bool = POSITIONS
-) -> Iterator[tuple[LogRange, "RangeBlock"]]:
+def stream_all(parts: tuple[LogRange, ...], options: SourceOptions) -> Iterator[tuple[LogRange, "RangeBlock"]]:
     """Yield the blocks of several ranges: of all with one request as far as that goes, of the rest one by one."""
     from lapwing.spark.source.blocks import BadBlock, Elsewhere
 
     index, reached = 0, parts[0].start
     if len(parts) > 1:
         try:
-            with closing(_attempt_all(parts, options, positions=positions)) as blocks:
+            with closing(_attempt_all(parts, options)) as blocks:
                 for block in blocks:
                     if block.first != reached or block.quarantined:
                         break
@@ -93,22 +89,19 @@ def stream_all(
         except (BrokerAway, BrokerRefused, Elsewhere, BadBlock) as error:
             logger.debug("%s: from %s on by itself: %s", parts[index], reached, error)
     for part in (replace(parts[index], start=reached), *parts[index + 1 :]):
-        for block in stream(part, options, positions=positions):
+        for block in stream(part, options):
             yield part, block
 
 
-def _attempt(
-    part: LogRange, start: int, options: SourceOptions, *, positions: bool, files: bool
-) -> Iterator["RangeBlock"]:
-    parameters = _form(options, positions=positions, files=files)
+def _attempt(part: LogRange, start: int, options: SourceOptions, *, files: bool) -> Iterator["RangeBlock"]:
+    parameters = _form(options, files=files)
     parameters |= {"topic": part.topic, "from": start, "to": part.stop, "log_id": part.log_id, "format": "raw"}
     yield from _blocks(BrokerExchange(part.address, options.access, "GET", target("/log/read", parameters)))
 
 
-def _form(options: SourceOptions, *, positions: bool, files: bool) -> dict[str, str | int | list[str]]:
+def _form(options: SourceOptions, *, files: bool) -> dict[str, str | int | list[str]]:
     """Return the parameters for how messages are sent."""
-    parameters: dict[str, str | int | list[str]] = {"headers": str(options.headers).lower()}
-    parameters["positions"] = str(positions).lower()
+    parameters: dict[str, str | int | list[str]] = {"headers": str(options.headers).lower(), "positions": "false"}
     if files:
         parameters["files"] = "true"
     if options.access.secret and options.channel:
@@ -125,9 +118,7 @@ def _blocks(exchange: BrokerExchange) -> Iterator["RangeBlock"]:
         exchange.finish()
 
 
-def _attempt_all(
-    parts: tuple[LogRange, ...], options: SourceOptions, *, positions: bool
-) -> Generator["RangeBlock", None, None]:
+def _attempt_all(parts: tuple[LogRange, ...], options: SourceOptions) -> Generator["RangeBlock", None, None]:
     body = json.dumps([[part.topic, part.log_id, part.start, part.stop] for part in parts]).encode()
-    path = target("/log/ranges", _form(options, positions=positions, files=options.local_files and not positions))
+    path = target("/log/ranges", _form(options, files=options.local_files))
     yield from _blocks(BrokerExchange(parts[0].address, options.access, "POST", path, body))
