@@ -28,6 +28,14 @@ def encode(payload: bytes) -> bytes:
     return _HEAD.pack(MAGIC, len(payload), kernel.crc32c(payload)) + payload
 
 
+def encode_parts(payload: list[bytes]) -> list[bytes]:
+    """Return a payload that is in parts as one record; the first of what is returned has the head."""
+    crc = 0
+    for part in payload:
+        crc = kernel.crc32c(part, crc)
+    return [_HEAD.pack(MAGIC, sum(map(len, payload)), crc) + payload[0], *payload[1:]]
+
+
 def payload_at(data: bytes, offset: int) -> bytes | None:
     """Return the payload of the whole, sound record at `offset`, or None. An empty one is a torn head before zeros."""
     if offset + HEAD > len(data):

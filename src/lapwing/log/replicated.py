@@ -8,6 +8,7 @@ watermark, and everything in nsqd that reads a log reads up to its `end`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from lapwing import kernel
 from lapwing.log.appending import Frames
@@ -15,8 +16,10 @@ from lapwing.log.disk import OpenFiles
 from lapwing.log.log import DiskLog
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.segments.attributes import Extra, RowText
-from lapwing.log.segments.reader import Block, InFile, Place, Reader
+from lapwing.log.segments.reader import Block, InFile, Place, Reader, blocks
 from lapwing.log.segments.retention import RetentionLimits
+
+_JOINED: Final = 64 << 10  # bytes up to which blocks are joined
 
 
 class ReplicatedLog:
@@ -47,8 +50,11 @@ class ReplicatedLog:
         return self._log
 
     def unreplicated(self, block: int) -> Iterator[tuple[int, int, memoryview]]:
-        """Yield what no record has, in blocks of about so many bytes. Raises `ReadFailed`."""
-        return self._log.blocks(self.end, self._log.end, block)
+        """Yield what no record has, in blocks of at most so many bytes. Raises `ReadFailed`.
+
+        They are as they were written, where that was not little: joining them would copy what is in memory already.
+        """
+        return blocks(Reader(self._log, self.end, self._log.files, _JOINED), self._log.end, block)
 
     def raise_end(self, end: int) -> None:
         """Note that a record exists which has the messages up to `end`. Nothing else makes them visible."""

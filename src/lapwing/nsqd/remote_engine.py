@@ -70,12 +70,12 @@ class CountedEngine:
                 time.sleep(wait)
         return call()
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: bytes) -> bool:
         """Create an object unless there is one of that name."""
 
         def create() -> bool:
-            self._count.add(len(data))
-            return self._engine.create(name, data)
+            self._count.add(sum(map(len, data)))
+            return self._engine.create(name, *data)
 
         return self._insist(create) if self.patient else create()
 

@@ -50,13 +50,13 @@ class FaultyEngine:
             return ""
         return fate
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: bytes) -> bool:
         fate = self._fate()
         if fate == "late":
-            self.late.append((name, data))
+            self.late.append((name, b"".join(data)))
         if fate in ("late", "lost"):
             raise RemoteFailed(f"{name}: {fate}")
-        created = self.engine.create(name, data)
+        created = self.engine.create(name, *data)
         if fate == "unanswered":
             raise RemoteFailed(f"{name}: {fate}")
         return created

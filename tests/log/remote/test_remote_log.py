@@ -82,11 +82,11 @@ class Overtaken(FaultyEngine):
         self.owner = owner
         self.times = 9
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: bytes) -> bool:
         if name.startswith("records/") and self.times:
             self.times -= 1
             append(self.owner, messages(self.times, [b"busy"]))
-        return super().create(name, data)
+        return super().create(name, *data)
 
 
 def test_a_log_whose_owner_appends_all_the_time_can_be_taken_over(engine: Engine) -> None:
@@ -237,10 +237,10 @@ def test_a_slow_claimer_does_not_take_over_by_a_record_that_was_deleted(engine: 
 
 def test_a_store_that_writes_over_objects_is_refused(engine: Engine) -> None:
     class Overwriting(FaultyEngine):
-        def create(self, name: str, data: bytes) -> bool:
-            if not self.engine.create(name, data):
+        def create(self, name: str, *data: bytes) -> bool:
+            if not self.engine.create(name, *data):
                 self.engine.delete([name])
-                self.engine.create(name, data)
+                self.engine.create(name, *data)
             return True
 
     with pytest.raises(RemoteFailed, match="writes over objects though it was asked not to"):
@@ -251,9 +251,9 @@ def test_a_store_that_answers_conflict_without_an_object_is_asked_again(engine: 
     class Conflicting(FaultyEngine):
         conflicts = 0
 
-        def create(self, name: str, data: bytes) -> bool:
+        def create(self, name: str, *data: bytes) -> bool:
             self.conflicts += 1
-            return self.conflicts % 3 == 0 and self.engine.create(name, data)
+            return self.conflicts % 3 == 0 and self.engine.create(name, *data)
 
     log = owned(Conflicting(engine))
     append(log, BEGUN)
@@ -390,7 +390,7 @@ def test_a_record_that_was_changed_or_exchanged_is_found(engine: Engine) -> None
     assert data is not None
     record = decode(data, "x")
 
-    for other in (data[:-1], data[:-1] + b"!", encode(log.record([BEGUN], now=1)), b""):
+    for other in (data[:-1], data[:-1] + b"!", b"".join(encode(log.record([BEGUN], now=1))), b""):
         engine.delete([record_name(2)])
         engine.create(record_name(2), other)
         with pytest.raises(RemoteDamaged):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Final, Literal
 
 from lapwing import ids
@@ -265,9 +266,12 @@ class Options:
     @property
     def log_options(self) -> LogOptions:
         """The settings of logs."""
-        return LogOptions(
+        found = LogOptions(
             durability="os" if self.durability == "replicated" else self.durability,
             segment_bytes=self.max_bytes_per_file,
             mem_queue_size=self.mem_queue_size,
             min_free_bytes=self.min_free_bytes // 2,
         )
+        if self.durability == "replicated":  # what comes while a record is under way is not read back from the disk
+            return replace(found, tail_bytes=4 * found.tail_bytes)
+        return found

@@ -111,7 +111,8 @@ def fresh(topic: str, log: ReplicatedLog, block: int) -> Iterator[Messages]:
     """Yield the messages of a log that no record has. Raises `ReadFailed`."""
     for first, count, frames in log.unreplicated(block):
         rows = log.rows(first, first + count) if frames else b""
-        yield Messages(topic, log.identity, first, count, bytes(frames), rows)
+        whole = frames.obj if isinstance(frames.obj, bytes) and len(frames.obj) == len(frames) else bytes(frames)
+        yield Messages(topic, log.identity, first, count, whole, rows)
 
 
 class NotedDisk(Disk):

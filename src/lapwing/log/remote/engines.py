@@ -19,8 +19,8 @@ class Engine(Protocol):
 
     place: str  # the URL, without a password
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Create an object unless there is one of that name; return whether it was created.
+    def create(self, name: str, *data: bytes) -> bool:
+        """Create an object of these bytes, unless there is one of that name; return whether it was created.
 
         An engine that does not know returns False, so that the caller reads what is there. True means that the object
         will be there whatever machine fails now.

@@ -12,6 +12,7 @@ from lapwing.log.disk import DISK, Disk
 from lapwing.log.remote.engines import CLAIMS
 
 _SWEEPS: Final = 9  # of other processes, that creating a file withstands
+_JOINED: Final = 32 << 10  # bytes; shorter parts are written together with others
 _UNFINISHED: Final = ".tmp"  # how the names of files end that `Disk.prepare` has not finished
 
 
@@ -34,21 +35,22 @@ class Folder:
             raise ConfigError(f"{url}: expected file:///FOLDER, with the whole path")
         return cls(unquote(parts.path))
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: bytes) -> bool:
         """Create a file; it survives a power loss of the machine that has the disk, and so does its name."""
         path = self._path(name)
         try:
-            if not os.path.isdir(os.path.dirname(path)):
-                self._make_directory(path)
             for _ in range(_SWEEPS):
-                with contextlib.suppress(FileNotFoundError):  # another process has swept it away, see `delete`
+                try:
                     return self._link(path, data)
+                except FileNotFoundError:  # the directory is not there, or another process has swept, see `delete`
+                    if not os.path.isdir(os.path.dirname(path)):
+                        self._make_directory(path)
             return self._link(path, data)
         except OSError as error:
             raise self._failed(name, error) from error
 
-    def _link(self, path: str, data: bytes) -> bool:
-        temporary = self._disk.prepare(path, [data], sync=True)
+    def _link(self, path: str, data: Sequence[bytes]) -> bool:
+        temporary = self._disk.prepare(path, _written(data), sync=True)
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -122,3 +124,18 @@ class Folder:
 
     def _failed(self, name: str, error: OSError) -> RemoteFailed:
         return RemoteFailed(f"{self.place}: {name}: {error.strerror or error}")
+
+
+def _written(data: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the parts of an object as they are written: long ones as they are, without a copy."""
+    short: list[bytes] = []
+    for part in data:
+        if len(part) < _JOINED:
+            short.append(part)
+            continue
+        if short:
+            yield b"".join(short)
+            short = []
+        yield part
+    if short:
+        yield b"".join(short)

@@ -36,14 +36,14 @@ class ObjectStore:
         except _ERRORS as error:
             raise ConfigError(f"{url}: {_line(error)}") from error
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: bytes) -> bool:
         """Create an object by a conditional put (`If-None-Match: *`).
 
         A store answers 409 also while another put of that name is under way, so False may be wrong.
         """
         with self._failing(name):
             try:
-                obstore.put(self._store, name, data, mode="create", use_multipart=False)
+                obstore.put(self._store, name, b"".join(data), mode="create", use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 return False
             return True

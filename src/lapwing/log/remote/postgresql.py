@@ -37,15 +37,16 @@ class PostgreSql:
         if not table or len(table.split(".")) > 2:
             raise ConfigError(f"{self.place}: {table!r} is no name of a table")
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, *data: bytes) -> bool:
         """Insert a row unless there is one of that name; a commit that waits for no disk is not accepted."""
         with self._running(name) as connection:
+            values = name, b"".join(data)
             text = self._sql("INSERT INTO {} (name, data) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING")
             try:
-                return connection.execute(text, (name, data), binary=True).rowcount == 1
+                return connection.execute(text, values, binary=True).rowcount == 1
             except errors.UndefinedTable:
                 self._make_table(connection)
-                return connection.execute(text, (name, data), binary=True).rowcount == 1
+                return connection.execute(text, values, binary=True).rowcount == 1
 
     def _make_table(self, connection: "psycopg.Connection[Any]") -> None:
         columns = 'name text COLLATE "C" PRIMARY KEY, data bytea NOT NULL'

@@ -176,8 +176,8 @@ def _blobs(part: Part) -> list[bytes]:
     return [getattr(part, name) for name, form in _FIELDS[type(part)] if form is bytes]
 
 
-def encode(record: Record) -> bytes:
-    """Return a record as bytes."""
+def encode(record: Record) -> list[bytes]:
+    """Return a record as bytes: its head, then the blobs as they are, which may be long."""
     parts = []
     for part in record.parts:
         values = [getattr(part, name) for name, _ in _FIELDS[type(part)]]
@@ -187,8 +187,8 @@ def encode(record: Record) -> bytes:
         "nonce": record.nonce, "previous": record.previous, "time": record.time, "owner": record.owner, "parts": parts,
     }  # fmt: skip
     text = json.dumps(head, separators=(",", ":")).encode()
-    blobs = [blob for part in record.parts for blob in _blobs(part)]
-    return records.encode(b"".join([_LENGTH.pack(len(text)), text, *blobs]))
+    blobs = [blob for part in record.parts for blob in _blobs(part) if blob]
+    return records.encode_parts([_LENGTH.pack(len(text)) + text, *blobs])
 
 
 def decode(data: bytes, name: str) -> Record:

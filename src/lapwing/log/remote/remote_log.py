@@ -201,7 +201,7 @@ class RemoteLog:
 
     def _check_engine(self, record: Record) -> None:
         """Refuse an engine that writes over what is there. The same bytes do no harm. Raises `RemoteFailed`."""
-        if self.engine.create(record_name(record.index), encode(record)):
+        if self.engine.create(record_name(record.index), *encode(record)):
             raise RemoteFailed(
                 f"{self.engine.place}: this store writes over objects though it was asked not to (If-None-Match); "
                 "two processes could write the same record, so it cannot hold a remote log"
@@ -236,7 +236,7 @@ class RemoteLog:
         """Create a record; return the one that is there instead. Raises `RemoteFailed` when that is not known."""
         name, data = record_name(record.index), encode(record)
         for _ in range(_TRIES):
-            if self.engine.create(name, data):
+            if self.engine.create(name, *data):
                 return None
             found = self.engine.read(name)
             if found is not None:
@@ -329,7 +329,7 @@ class CheckpointWriter:
         made = self._made("slice", 0, "", parts, now)
         name, data = f"{SLICES}/{self._epoch:0{_DIGITS}d}.{made.nonce}", encode(made)
         self._put(name, data)
-        return name, len(data)
+        return name, sum(map(len, data))
 
     def write(self, parts: Sequence[Part], *, now: int) -> CheckpointMade:
         """Write the checkpoint; return the part of the record that makes it count. Raises `RemoteFailed`."""
@@ -363,10 +363,10 @@ class CheckpointWriter:
     def _made(self, kind: Kind, index: int, previous: str, parts: Sequence[Part], now: int) -> Record:
         return Record(kind, self._node, self._epoch, index, _new_nonce(), previous, now, self._owner, tuple(parts))
 
-    def _put(self, name: str, data: bytes) -> None:
+    def _put(self, name: str, data: Sequence[bytes]) -> None:
         """Create an object whose name is new. Raises `RemoteFailed`."""
         for _ in range(_TRIES):
-            if self.engine.create(name, data) or self.engine.read(name) == data:
+            if self.engine.create(name, *data) or self.engine.read(name) == b"".join(data):
                 return
         raise RemoteFailed(f"{self.engine.place}: {name} can neither be created nor read")
 
