@@ -476,9 +476,12 @@ def _check(options: Options) -> None:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}")
         if options.remote_lag < 1_000_000_000:
             raise ConfigError("--remote-lag must be at least 1s")
-    elif options.remote or options.take_over:
-        flag = "--remote" if options.remote else "--take-over"
-        raise ConfigError(f"{flag} has no effect with --durability={options.durability}: give --durability=replicated")
+    else:
+        defaults = Options()
+        for name in ("remote", "take_over", "remote_interval", "remote_lag", *_LEAST):
+            if getattr(options, name) != getattr(defaults, name):
+                flag, durability = f"--{name.replace('_', '-')}", options.durability
+                raise ConfigError(f"{flag} has no effect with --durability={durability}: give --durability=replicated")
     for name in _ABOVE_ZERO:
         if getattr(options, name) <= 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be above 0")
