@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from lapwing.admin.samples import TOPIC as SAMPLES
+
 V1 = "nsq; version=1.0"
 
 
@@ -124,7 +126,7 @@ def _latency(percentiles: list[tuple[float, int]] | None, count: int) -> dict[st
 
 
 class Fake:
-    """An HTTP server in a thread; `calls` are the requests that changed something, as `path?query`."""
+    """An HTTP server in a thread; `calls` are the requests that changed something but samples, as `path?query`."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -185,7 +187,7 @@ class Fake:
         self.headers.append({name.lower(): value for name, value in handler.headers.items()})
         del self.headers[:-200]
         query = dict(reversed(parse_qsl(parts.query, keep_blank_values=True)))
-        if handler.command == "POST":
+        if handler.command == "POST" and query.get("topic") != SAMPLES:
             self.calls.append(handler.path)
         status, answer = self.answer(handler.command, parts.path, query, body)
         raw = b"" if answer is None else answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
