@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from lapwing.cli import shared
@@ -34,28 +35,54 @@ Ready = Annotated[int, Option("--rdy", min=1, help="Messages in flight to a cons
 Plot = Annotated[str, Option(help="Draw the result into this .svg or .png file.")]
 
 
+@dataclass(frozen=True, slots=True)
+class TargetFlags:
+    """The nsqd under load, the messages, and how the result is shown."""
+
+    tcp: Tcp = "127.0.0.1:4150"
+    http: Http = ""
+    pid: Pid = 0
+    topic: Topic = ""
+    size: Size = 200
+    as_json: shared.Json = False
+    plot: Plot = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingFlags:
+    """The way in which messages are published."""
+
+    seconds: Seconds = 0
+    batch: Batch = 200
+    window: Window = 4
+
+
+_TARGET = TargetFlags()
+_PUBLISHING = PublishingFlags()
+
+
 def _run(
-    load: Callable[[loads.Target, loads.LoadSettings], report.Result], *, tcp: str, http: str, pid: int,
-    as_json: bool, plot: str, topic: str, count: int | None, seconds: float, **settings: Any,
-) -> None:
-    address = parse(tcp)
+    load: Callable[[loads.Target, loads.LoadSettings], report.Result], flags: TargetFlags, *, count: int | None,
+    seconds: float = 0, **settings: Any,
+) -> None:  # fmt: skip
+    address, http, plot = parse(flags.tcp), flags.http, flags.plot
     if not http and not address.unix:
         http = f"{address.host}:{address.port + 1}"
     if plot and not plot.endswith((".svg", ".png")):
         raise ConfigError(f"{plot}: the name of the picture must end in .svg or .png")
-    target = loads.Target(address, http, pid or None)
-    with progress_bars(quiet=as_json) as bars:
+    target, kept = loads.Target(address, http, flags.pid or None), bool(flags.topic)
+    with progress_bars(quiet=flags.as_json) as bars:
         chosen = loads.LoadSettings(
-            topic=topic or loads.fresh_topic(), count=None if seconds else count, seconds=seconds or None, report=bars,
-            **settings,
-        )
+            topic=flags.topic or loads.fresh_topic(), count=None if seconds else count, seconds=seconds or None,
+            size=flags.size, report=bars, **settings,
+        )  # fmt: skip
         try:
             result = load(target, chosen)
         except BaseException:
-            _clean_up(http, chosen.topic, kept=bool(topic), quiet=True)
+            _clean_up(http, chosen.topic, kept=kept, quiet=True)
             raise
-        _clean_up(http, chosen.topic, kept=bool(topic), quiet=False)
-    print(json.dumps(result.as_json(), indent=2) if as_json else report.text(result))
+        _clean_up(http, chosen.topic, kept=kept, quiet=False)
+    print(json.dumps(result.as_json(), indent=2) if flags.as_json else report.text(result))
     if plot:
         report.plot([result], plot)
 
@@ -68,72 +95,56 @@ def _clean_up(http: str, topic: str, *, kept: bool, quiet: bool) -> None:
 
 @app.command(example="lapwing bench pub --batch 1 --connections 16 --window 1 --count 200000")
 def pub(
-    tcp: Tcp = "127.0.0.1:4150", http: Http = "", pid: Pid = 0, topic: Topic = "", size: Size = 200,
-    count: Count = 1_000_000, seconds: Seconds = 0, batch: Batch = 200, window: Window = 4,
-    connections: Connections = 2,
-    as_json: shared.Json = False, plot: Plot = "",
-) -> None:
+    count: Count = 1_000_000, connections: Connections = 2, publishing: PublishingFlags = _PUBLISHING,
+    target: TargetFlags = _TARGET,
+) -> None:  # fmt: skip
     """Publish as fast as the server acknowledges."""
-    _run(loads.publish, tcp=tcp, http=http, pid=pid, as_json=as_json, plot=plot, topic=topic, count=count,
-         seconds=seconds, size=size, batch=batch, window=window, publishers=connections)
+    _run(loads.publish, target, count=count, publishers=connections, **asdict(publishing))
 
 
 @app.command(example="lapwing bench sub --count 2000000 --consumers 2 --rdy 2500")
 def sub(
-    tcp: Tcp = "127.0.0.1:4150", http: Http = "", pid: Pid = 0, topic: Topic = "", size: Size = 200,
-    count: Count = 1_000_000, consumers: Consumers = 2, ready: Ready = 2500,
-    as_json: shared.Json = False, plot: Plot = "",
+    count: Count = 1_000_000, consumers: Consumers = 2, ready: Ready = 2500, target: TargetFlags = _TARGET
 ) -> None:
     """Fill a channel, then consume and finish all of it; only the second part is measured."""
-    _run(loads.consume, tcp=tcp, http=http, pid=pid, as_json=as_json, plot=plot, topic=topic, count=count,
-         seconds=0, size=size, consumers=consumers, ready=ready)
+    _run(loads.consume, target, count=count, consumers=consumers, ready=ready)
 
 
 @app.command(example="lapwing bench pubsub --seconds 10")
 def pubsub(
-    tcp: Tcp = "127.0.0.1:4150", http: Http = "", pid: Pid = 0, topic: Topic = "", size: Size = 200,
-    count: Count = 1_000_000, seconds: Seconds = 0, batch: Batch = 200, window: Window = 4,
-    connections: Connections = 2, consumers: Consumers = 2, ready: Ready = 2500,
-    as_json: shared.Json = False, plot: Plot = "",
-) -> None:
+    count: Count = 1_000_000, connections: Connections = 2, consumers: Consumers = 2, ready: Ready = 2500,
+    publishing: PublishingFlags = _PUBLISHING, target: TargetFlags = _TARGET,
+) -> None:  # fmt: skip
     """Publish and consume at the same time."""
-    _run(loads.publish_and_consume, tcp=tcp, http=http, pid=pid, as_json=as_json, plot=plot, topic=topic,
-         count=count, seconds=seconds, size=size, batch=batch, window=window, publishers=connections,
-         consumers=consumers, ready=ready)
+    _run(loads.publish_and_consume, target, count=count, publishers=connections, consumers=consumers, ready=ready,
+         **asdict(publishing))  # fmt: skip
 
 
 @app.command(example="lapwing bench fanout --channels 8")
 def fanout(
     channels: Annotated[int, Option(min=1, help="Channels of the topic.")] = 8,
-    tcp: Tcp = "127.0.0.1:4150", http: Http = "", pid: Pid = 0, topic: Topic = "", size: Size = 200,
-    count: Count = 200_000, seconds: Seconds = 0, batch: Batch = 200, window: Window = 4,
-    connections: Connections = 1, consumers: Consumers = 1, ready: Ready = 2500,
-    as_json: shared.Json = False, plot: Plot = "",
-) -> None:
+    count: Count = 200_000, connections: Connections = 1, consumers: Consumers = 1, ready: Ready = 2500,
+    publishing: PublishingFlags = _PUBLISHING, target: TargetFlags = _TARGET,
+) -> None:  # fmt: skip
     """Publish to a topic with many channels, each consumed; counted per delivered message."""
-    _run(loads.fan_out, tcp=tcp, http=http, pid=pid, as_json=as_json, plot=plot, topic=topic, count=count,
-         seconds=seconds, size=size, batch=batch, window=window, publishers=connections, consumers=consumers,
-         channels=channels, ready=ready)
+    _run(loads.fan_out, target, count=count, publishers=connections, consumers=consumers, channels=channels,
+         ready=ready, **asdict(publishing))  # fmt: skip
 
 
 @app.command(example="lapwing bench latency --rate 10000 --seconds 10 --plot latency.svg")
 def latency(
     rate: Annotated[int, Option(min=1, help="Messages a second, evenly.")] = 10_000,
-    tcp: Tcp = "127.0.0.1:4150", http: Http = "", pid: Pid = 0, topic: Topic = "", size: Size = 200,
-    seconds: Annotated[float, Option(min=0.1, help="How long.")] = 5, ready: Ready = 2500,
-    as_json: shared.Json = False, plot: Plot = "",
+    seconds: Annotated[float, Option(min=0.1, help="How long.")] = 5,
+    ready: Ready = 2500,
+    target: TargetFlags = _TARGET,
 ) -> None:
     """Publish at a steady rate and time each message from when it was due until it is delivered."""
-    _run(timing.latency, tcp=tcp, http=http, pid=pid, as_json=as_json, plot=plot, topic=topic, count=None,
-         seconds=seconds, size=size, rate=rate, ready=ready)
+    _run(timing.latency, target, count=None, seconds=seconds, rate=rate, ready=ready)
 
 
 @app.command(example="lapwing bench http --connections 32 --count 100000")
 def http(
-    tcp: Tcp = "127.0.0.1:4150", http: Http = "", pid: Pid = 0, topic: Topic = "", size: Size = 200,
-    count: Count = 100_000, seconds: Seconds = 0, connections: Connections = 32,
-    as_json: shared.Json = False, plot: Plot = "",
+    count: Count = 100_000, seconds: Seconds = 0, connections: Connections = 32, target: TargetFlags = _TARGET
 ) -> None:
     """Publish over HTTP, one message per request."""
-    _run(web.publish, tcp=tcp, http=http, pid=pid, as_json=as_json, plot=plot, topic=topic, count=count,
-         seconds=seconds, size=size, publishers=connections)
+    _run(web.publish, target, count=count, seconds=seconds, publishers=connections)
