@@ -12,7 +12,9 @@ from lapwing.client.format import SECOND, messages, parse_span, printable_text
 from lapwing.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lapwing.client.admin_results import Cancelled, Claimed, Results
+    from collections.abc import Callable
+
+    from lapwing.client.admin_results import Results
 
 app = Group(
     "pending",
@@ -183,18 +185,7 @@ def _claim(
         _check_id(each)
     topic, channel = administer.split_place(place)
 
-    def confirmed(plan: "Results[Claimed]") -> bool:
-        if total := sum(each.claimed for each in plan.answers.values()):
-            lines = administer.plan_lines(plan, lambda each: messages(each.claimed))
-            question = f"This will {what.format(messages(total))} of {place}:\n{lines}\nContinue?"
-            administer.confirm(question, yes=flags.yes)
-        return True
-
-    def shown(answer: "Claimed") -> str:
-        if answer.dry_run:
-            return f"would {what.format(messages(answer.claimed))}"
-        return f"done: {what.format(messages(answer.claimed))}" if answer.claimed else "nothing to do"
-
+    confirmed, shown = _steps(what, place, lambda answer: answer.claimed, flags)
     results = administer.carry_out(
         flags,
         lambda admin: admin.claim(topic, channel, **action, ids=wanted, **members, limit=limit, dry_run=flags.dry_run,
@@ -205,24 +196,34 @@ def _claim(
     _warn_of_others(wanted - taken, [answer.refused for answer in results.answers.values()])
 
 
+def _steps(
+    what: str, place: str, counted: "Callable[[Any], int]", flags: ChangeFlags
+) -> "tuple[Callable[[Results[Any]], bool], Callable[[Any], str]]":
+    """Return the question about what each node would do, and the text of what it has done."""
+
+    def confirmed(plan: "Results[Any]") -> bool:
+        if total := sum(map(counted, plan.answers.values())):
+            lines = administer.plan_lines(plan, lambda each: messages(counted(each)))
+            question = f"This will {what.format(messages(total))} of {place}:\n{lines}\nContinue?"
+            administer.confirm(question, yes=flags.yes)
+        return True
+
+    def shown(answer: Any) -> str:
+        done = what.format(messages(counted(answer)))
+        if answer.dry_run:
+            return f"would {done}"
+        return f"done: {done}" if counted(answer) else "nothing to do"
+
+    return confirmed, shown
+
+
 def _cancel(place: str, message_ids: list[str], flags: ChangeFlags) -> None:
     """Ask, and cancel messages by the ids that their publishers gave them."""
     if not all(message_ids):  # an empty shell variable
         raise UsageError("--message-id is empty: give a value, or leave it out")
     topic, channel = administer.split_place(place)
 
-    def confirmed(plan: "Results[Cancelled]") -> bool:
-        if total := sum(each.cancelled for each in plan.answers.values()):
-            lines = administer.plan_lines(plan, lambda each: messages(each.cancelled))
-            question = f"This will cancel {messages(total)} of {place}:\n{lines}\nContinue?"
-            administer.confirm(question, yes=flags.yes)
-        return True
-
-    def shown(answer: "Cancelled") -> str:
-        if answer.dry_run:
-            return f"would cancel {messages(answer.cancelled)}"
-        return f"done: cancel {messages(answer.cancelled)}" if answer.cancelled else "nothing to do"
-
+    confirmed, shown = _steps("cancel {}", place, lambda answer: answer.cancelled, flags)
     results = administer.carry_out(
         flags, lambda admin: admin.cancel(topic, channel, message_ids, dry_run=flags.dry_run, confirm=confirmed)
     )
