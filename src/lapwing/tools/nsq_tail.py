@@ -6,34 +6,28 @@ import random
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from lapwing import names
-from lapwing.client.consumer import Consumer
 from lapwing.client.message import Message, Requeue
 from lapwing.net.options import option
-from lapwing.tools.consuming import consume
-from lapwing.tools.program import CLIENT_OPTIONS, Signals, check, check_addresses, client_options, log_to_stderr, run
+from lapwing.tools.consuming import ConsumingOptions, consume
+from lapwing.tools.program import Signals, check, check_addresses, client_options, log_to_stderr, run
 
 STDOUT: Final = 1
 _LATER: Final = 1.0  # seconds until others get what we did not print: at once would bring it back to us, time and again
 
 
 @dataclass(frozen=True, slots=True)
-class NsqTailOptions:
+class NsqTailOptions(ConsumingOptions):
     """The flags of nsq_tail."""
 
     channel: str = option("", "consume through this channel", shown="tail<6 digits>#ephemeral")
-    consumer_opt: tuple[str, ...] = option((), "set an option of the consumer: `name,value`", kind=CLIENT_OPTIONS)
-    lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")
-    nsqd_tcp_address: tuple[str, ...] = option((), "connect to this nsqd (TCP address)")
-    max_in_flight: int = option(200, "take at most this many messages at a time")
     n: int = option(0, "end after this many messages; 0: run until stopped")
     print_topic: bool = option(False, "print topic name where message was received")
     topic: tuple[str, ...] = option((), "consume this topic")
-    version: bool = option(False, "print version string")
 
 
 class Screen:
@@ -79,25 +73,18 @@ def tail(options: NsqTailOptions) -> int:
     channel = options.channel or f"tail{random.randrange(10**6):06d}{names.EPHEMERAL}"
     check(names.valid(channel), "invalid channel name")
     log_to_stderr()
-    return run(lambda signals: _tail(options, channel, signals))
+    return run(lambda signals: _tail(replace(options, channel=channel), signals))
 
 
-async def _tail(options: NsqTailOptions, channel: str, signals: Signals) -> int:
+async def _tail(options: NsqTailOptions, signals: Signals) -> int:
     loop = asyncio.get_running_loop()
     in_flight = min(options.max_in_flight, options.n) if options.n > 0 else options.max_in_flight
     settings = client_options(options.consumer_opt, tool="nsq_tail", max_in_flight=in_flight)
     end = partial(loop.call_soon_threadsafe, signals.stop.set)
     screen = Screen(max(0, options.n), options.print_topic, end)
     consumers = [
-        Consumer(
-            topic,
-            channel,
-            partial(screen.show, topic),
-            nsqd=options.nsqd_tcp_address,
-            lookupd=options.lookupd_http_address,
-            run="threads",  # a blocked stdout must not cost the connection
-            options=settings,
-        )
+        # in threads, as a blocked stdout must not cost the connection
+        options.consumer(topic, partial(screen.show, topic), settings, run="threads")
         for topic in dict.fromkeys(options.topic)
     ]
     await consume(consumers, signals.stop)

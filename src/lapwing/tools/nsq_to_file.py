@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lapwing import names
-from lapwing.client.consumer import Consumer
 from lapwing.client.http import CallFailed, DaemonHttp
 from lapwing.client.message import Message
 from lapwing.client.options import ClientOptions
 from lapwing.errors import LapwingError
 from lapwing.net.logs import Log, parse_level
 from lapwing.net.options import DURATION, option
+from lapwing.tools.consuming import ConsumingOptions
 from lapwing.tools.filelog import FileLog, Rules
 from lapwing.tools.filenames import MISSING_REVISION, Names, host_text
 from lapwing.tools.program import (
@@ -31,7 +31,7 @@ from lapwing.tools.program import (
 
 
 @dataclass(frozen=True, slots=True)
-class NsqToFileOptions:
+class NsqToFileOptions(ConsumingOptions):
     """The flags of nsq_to_file."""
 
     channel: str = option("nsq_to_file", "consume through this channel")
@@ -51,8 +51,6 @@ class NsqToFileOptions:
     http_client_request_timeout: int = option("5s", "wait this long for an HTTP answer", kind=DURATION)
     log_level: str = option("info", "set log verbosity: debug, info, warn, error, or fatal")
     log_prefix: str = option("[nsq_to_file] ", "log message prefix")
-    lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")
-    nsqd_tcp_address: tuple[str, ...] = option((), "connect to this nsqd (TCP address)")
     max_in_flight: int = option(200, "take at most this many messages at a time, and between two syncs")
     output_dir: str = option("/tmp", "write the files to this directory")
     rotate_interval: int = option("0s", "start a new file this often", kind=DURATION)
@@ -62,7 +60,6 @@ class NsqToFileOptions:
     topic: tuple[str, ...] = option((), "consume this topic")
     topic_pattern: str = option("", "write only topics that match this pattern")
     topic_refresh: int = option("1m", "look for new topics this often", kind=DURATION)
-    version: bool = option(False, "print version string")
     work_dir: str = option("", "write files here, and move complete ones to --output-dir", shown="the output dir")
 
 
@@ -112,16 +109,7 @@ class TopicArchive:
             gzip=options.gzip,
         )
         self._file = FileLog(file_names, rules)
-        self.consumer = Consumer(
-            topic,
-            options.channel,
-            self._take,
-            nsqd=options.nsqd_tcp_address,
-            lookupd=options.lookupd_http_address,
-            run="loop",
-            auto_finish=False,
-            options=settings,
-        )
+        self.consumer = options.consumer(topic, self._take, settings, run="loop", auto_finish=False)
         self._arrived: list[Message] = []
         self._unsafe: list[Message] = []
         self._wake = asyncio.Event()

@@ -7,16 +7,14 @@ from typing import Final
 from urllib.parse import quote_plus
 
 from lapwing import names
-from lapwing.client.consumer import Consumer
 from lapwing.client.message import Message, Requeue
 from lapwing.names import NSQ_VERSION
 from lapwing.net.client.asynchronous import HttpClient
 from lapwing.net.client.message import HttpFailed
 from lapwing.net.options import DURATION, Kind, option
-from lapwing.tools.consuming import consume
+from lapwing.tools.consuming import ConsumingOptions, consume
 from lapwing.tools.hostpool import pool_of
 from lapwing.tools.program import (
-    CLIENT_OPTIONS,
     Signals,
     check,
     check_addresses,
@@ -31,26 +29,21 @@ FLOAT: Final = Kind("float", float, float, str)
 
 
 @dataclass(frozen=True, slots=True)
-class NsqToHttpOptions:
+class NsqToHttpOptions(ConsumingOptions):
     """The flags of nsq_to_http."""
 
     channel: str = option("nsq_to_http", "consume through this channel")
-    consumer_opt: tuple[str, ...] = option((), "set an option of the consumer: `name,value`", kind=CLIENT_OPTIONS)
     content_type: str = option("application/octet-stream", "send POST requests with this Content-Type")
     get: tuple[str, ...] = option((), "send a GET request to this address; %s is the message")
     header: tuple[str, ...] = option((), "add this header to every request: `Name: value`")
     http_client_connect_timeout: int = option("2s", "wait this long for an HTTP connection", kind=DURATION)
     http_client_request_timeout: int = option("20s", "wait this long for an HTTP answer", kind=DURATION)
-    lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")
-    nsqd_tcp_address: tuple[str, ...] = option((), "connect to this nsqd (TCP address)")
-    max_in_flight: int = option(200, "take at most this many messages at a time")
     mode: str = option("hostpool", "choose by round-robin, hostpool or epsilon-greedy; else every address gets all")
     n: int = option(100, "publish with this many requests at a time")
     post: tuple[str, ...] = option((), "send a POST request to this address")
     sample: float = option(1.0, "publish this share of the messages: 0.0 to 1.0", kind=FLOAT)
     status_every: int = option(250, "log the state after this many requests; 0: never")
     topic: str = option("", "consume this topic")
-    version: bool = option(False, "print version string")
 
 
 def headers_of(texts: tuple[str, ...]) -> list[tuple[str, str]]:
@@ -151,14 +144,6 @@ async def _forward(options: NsqToHttpOptions, headers: list[tuple[str, str]], si
         max_connections=options.n,
         follow_redirects=True,
     ) as client:
-        consumer = Consumer(
-            options.topic,
-            options.channel,
-            Sender(options, client),
-            nsqd=options.nsqd_tcp_address,
-            lookupd=options.lookupd_http_address,
-            concurrency=options.n,
-            options=settings,
-        )
+        consumer = options.consumer(options.topic, Sender(options, client), settings, concurrency=options.n)
         await consume([consumer], signals.stop)
     return 0

@@ -5,12 +5,11 @@ import time
 from dataclasses import dataclass
 
 from lapwing import names
-from lapwing.client.consumer import Consumer
 from lapwing.client.errors import ClientError
 from lapwing.client.message import Message, Requeue
 from lapwing.client.producer import Producer
 from lapwing.net.options import option
-from lapwing.tools.consuming import consume
+from lapwing.tools.consuming import ConsumingOptions, consume
 from lapwing.tools.hostpool import RoundRobin, pool_of
 from lapwing.tools.program import (
     CLIENT_OPTIONS,
@@ -27,15 +26,12 @@ from lapwing.tools.status import Status
 
 
 @dataclass(frozen=True, slots=True)
-class NsqToNsqOptions:
+class NsqToNsqOptions(ConsumingOptions):
     """The flags of nsq_to_nsq."""
 
     channel: str = option("nsq_to_nsq", "consume through this channel")
-    consumer_opt: tuple[str, ...] = option((), "set an option of the consumer: `name,value`", kind=CLIENT_OPTIONS)
     destination_nsqd_tcp_address: tuple[str, ...] = option((), "publish to this nsqd (TCP address)")
     destination_topic: str = option("", "publish to this topic (default: the topic consumed)")
-    lookupd_http_address: tuple[str, ...] = option((), "find nsqds through this nsqlookupd (HTTP address)")
-    nsqd_tcp_address: tuple[str, ...] = option((), "connect to this nsqd (TCP address)")
     max_in_flight: int = option(200, "take at most this many messages of a topic at a time")
     mode: str = option("hostpool", "choose by round-robin, hostpool or epsilon-greedy; else round-robin")
     producer_opt: tuple[str, ...] = option((), "set an option of the producer: `name,value`", kind=CLIENT_OPTIONS)
@@ -43,7 +39,6 @@ class NsqToNsqOptions:
     require_json_value: str = option("", "pass only JSON messages whose required field has this value")
     status_every: int = option(250, "log the state after this many requests; 0: never")
     topic: tuple[str, ...] = option((), "consume this topic")
-    version: bool = option(False, "print version string")
     whitelist_json_field: tuple[str, ...] = option((), "pass this field of JSON messages")
 
 
@@ -111,17 +106,9 @@ async def _republish(options: NsqToNsqOptions, signals: Signals) -> int:
         address: Producer(address, options=producing) for address in dict.fromkeys(options.destination_nsqd_tcp_address)
     }
     republisher = Republisher(options, producers)
+    at_once = max(1, options.max_in_flight)  # concurrent publishes go as one batch
     consumers = [
-        Consumer(
-            topic,
-            options.channel,
-            republisher,
-            nsqd=options.nsqd_tcp_address,
-            lookupd=options.lookupd_http_address,
-            concurrency=max(1, options.max_in_flight),  # concurrent publishes go as one batch
-            options=consuming,
-        )
-        for topic in dict.fromkeys(options.topic)
+        options.consumer(topic, republisher, consuming, concurrency=at_once) for topic in dict.fromkeys(options.topic)
     ]
     try:
         await consume(consumers, signals.stop)
