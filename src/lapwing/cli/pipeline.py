@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from lapwing.cli.administer import confirm
 from lapwing.cli.commands import Argument, Group, Option
 from lapwing.client.format import duration
 from lapwing.errors import ConfigError, LapwingError
@@ -243,7 +244,7 @@ def remove(
     """Delete a pipeline's checkpoint and status, and its channel on the brokers; the files it wrote are kept."""
     with spark_needed():
         from lapwing.spark.pipelines.run import upkeep
-    _confirm(f"delete the pipeline {name}, its checkpoint and its channel", yes)
+    confirm(f"This will delete the pipeline {name}, its checkpoint and its channel. Continue?", yes=yes)
     for line in upkeep.remove(data, name, keep_channel=keep_channel):
         print(line)
 
@@ -258,7 +259,8 @@ def reset(
     """Delete a pipeline's checkpoint: the next run starts over, at the place of the setting start."""
     with spark_needed():
         from lapwing.spark.pipelines.run import upkeep
-    _confirm(f"delete the checkpoint of {name}" + (" and its files" if with_output else ""), yes)
+    what = f"the checkpoint of {name}" + (" and its files" if with_output else "")
+    confirm(f"This will delete {what}. Continue?", yes=yes)
     for line in upkeep.reset(data, name, with_output=with_output):
         print(line)
 
@@ -271,16 +273,6 @@ def compact(
     with spark_needed():
         from lapwing.spark.pipelines.run import upkeep
     print(f"{place}: {upkeep.compact_now(str(place)):,} files merged")
-
-
-def _confirm(what: str, yes: bool) -> None:
-    """Ask on a terminal; elsewhere --yes is needed."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(f"this would {what}; add --yes to do it")
-    if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise ConfigError("nothing was done")
 
 
 @app.command(example="lapwing pipeline init transform clean.yaml")
