@@ -10,6 +10,7 @@ LONGEST: Final = 64  # bytes, the suffix included
 OWN: Final = "_lapwing"  # how lapwing's own topics begin
 
 DEAD: Final = "dead"  # how dead-letter topics end unless a setting names another, and their channel
+DEAD_REASONS: Final = ("attempts", "rejected", "expired", "overflow")  # why a message becomes a dead letter
 
 POLICY: Final = f'a policy is named like a topic: letters, digits, ".", "_", "-", at most {LONGEST}, not "." or ".."'
 

@@ -9,9 +9,6 @@ from lapwing.client.admin import LetterFilter
 from lapwing.client.admin_results import DeadGroups, DeadLetters
 from lapwing.client.cluster import Json
 
-REASONS: Final = ("attempts", "rejected", "expired", "overflow")
-
-
 CONDITIONS: Final = ("source", "channel", "reason", "error", "text", "pattern", "field", "since", "until")
 
 

@@ -14,7 +14,7 @@ from lapwing.admin.history import FlowRates, History
 from lapwing.admin.links import PageLinks
 from lapwing.client.alarms import Alarm
 from lapwing.client.cluster import DeadTopic, Json
-from lapwing.client.cluster_view import ClusterView
+from lapwing.client.cluster_view import ClusterView, CountRates
 from lapwing.client.format import count, rate, several
 from lapwing.client.pipeline_status import problem
 
@@ -131,26 +131,15 @@ def _most_first(hosts: Mapping[str, float]) -> list[str]:
     return sorted(hosts, key=lambda host: (-hosts[host], host))
 
 
-@dataclass(slots=True)
-class Publishing:
-    """The messages a second that each host publishes to each topic, from one view to the next."""
-
-    _before: dict[tuple[str, str, str], tuple[float, int]] = field(default_factory=dict)
-
-    def rates(self, producers: Iterable[Json], at: float) -> dict[str, dict[str, float]]:
-        """Return rates by topic and host; 0 at the first sight of a connection."""
-        found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        seen: dict[tuple[str, str, str], tuple[float, int]] = {}
-        for each in producers:
-            host = str(each.get("hostname") or each.get("client_id") or "?")
-            for published in each.get("pub_counts") or ():
-                key = (str(each.get("remote_address")), host, published["topic"])
-                since, counted = self._before.get(key, (at, published["count"]))
-                seen[key] = at, published["count"]
-                grown = max(0, published["count"] - counted) / (at - since) if at > since else 0.0
-                found[published["topic"]][host] += grown
-        self._before = seen
-        return found
+def published_by_host(producers: Iterable[Json], counts: CountRates, at: float) -> dict[str, dict[str, float]]:
+    """Return the messages a second by topic and publishing host; 0 at the first sight of a connection."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for each in producers:
+        host = str(each.get("hostname") or each.get("client_id") or "?")
+        for published in each.get("pub_counts") or ():
+            key = " ".join((str(each.get("remote_address")), host, published["topic"]))
+            found[published["topic"]][host] += counts.rate(key, published["count"], at) or 0.0
+    return found
 
 
 def chosen_topics(view: ClusterView, history: History, topic: str) -> tuple[list[Json], int]:

@@ -160,11 +160,7 @@ class Poller:
         failure = await self._discover(now)
         asked = await self._ask_nodes(failure)
         began = time.process_time()
-        topics = asked.combined(
-            lambda found: cluster.topics_of_stats(
-                ((self._nodes[contact], answer) for contact, answer in found.items()), now=now
-            )
-        )
+        topics = asked.combined(lambda answers: self._topics(answers, now))
         self.busy = time.process_time() - began
         answers = asked.answers
         self.producers = [each for answer in answers.values() for each in answer.get("producers") or ()]
@@ -355,13 +351,12 @@ class Poller:
         holders = {part["node"] for part in (topics.get(topic) or {}).get("nodes") or ()}
         contacts = [contact for contact in answers if self._nodes[contact].name in holders]
         params = {"format": "json", "topic": topic, "channel": channel, "include_mem": "false"}
-        asked = await self._ask(contacts, "/stats", params)
-        found = cluster.topics_of_stats(
-            ((self._nodes[contact], answer) for contact, answer in asked.answers.items()), now=now
-        )
-        return next(
-            (each for each in (found.get(topic) or {}).get("channels") or () if each["channel_name"] == channel), None
-        )
+        found = (await self._ask(contacts, "/stats", params)).combined(lambda answers: self._topics(answers, now))
+        channels = found[topic]["channels"] if topic in found else ()
+        return next((each for each in channels if each["channel_name"] == channel), None)
+
+    def _topics(self, answers: dict[str, Json], now: float) -> dict[str, Json]:
+        return cluster.topics_of_stats(((self._nodes[contact], each) for contact, each in answers.items()), now=now)
 
     async def _ask(self, addresses: Iterable[str], path: str, params: Params = ()) -> Asked[Any]:
         http = self.cluster_client.http

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ADVICE: Final = "the first dead letter of a channel creates it, and `lapwing dead list` lists all"
-_REASONS: Final = ("attempts", "rejected", "expired", "overflow")
 
 
 def known_dead(incomplete: str) -> list[str]:
@@ -37,7 +36,9 @@ Dead = Annotated[
 class LetterFlags:
     """The selection of letters; all of them if nothing is given."""
 
-    reason: Annotated[str | None, Option(choices=_REASONS, help="Letters that were given up for this reason.")] = None
+    reason: Annotated[
+        str | None, Option(choices=names.DEAD_REASONS, help="Letters that were given up for this reason.")
+    ] = None
     error: Annotated[str | None, Option(help="Letters whose error contains this text.")] = None
     text: Annotated[str | None, Option(help="Letters whose body contains this text.")] = None
     pattern: Annotated[

@@ -178,6 +178,25 @@ class Rate:
 Rates = dict[tuple[str, str], Rate]
 
 
+@dataclass(slots=True)
+class CountRates:
+    """The growth of counts a second, from one view to the next. Counts that the last view had not are forgotten."""
+
+    _at: float = 0.0
+    _seen: dict[str, tuple[float, int, float | None]] = field(default_factory=dict)  # when, count, rate
+    _before: dict[str, tuple[float, int, float | None]] = field(default_factory=dict)
+
+    def rate(self, key: str, count: int, at: float) -> float | None:
+        """Return the growth a second since the last view, one second ago at least; None at the first."""
+        if at - self._at >= 1.0:
+            self._at, self._before, self._seen = at, self._seen, {}
+        if key not in self._seen:
+            before = self._before.get(key)
+            rate = None if before is None else _per_second(before[1], count, at - before[0])
+            self._seen[key] = at, count, rate
+        return self._seen[key][2]
+
+
 def rates_between(before: ClusterView | None, after: ClusterView) -> Rates:
     """Return rates by (topic, channel), those of a topic itself under channel "". One view alone gives none."""
     found: Rates = {}

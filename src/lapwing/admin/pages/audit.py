@@ -8,20 +8,7 @@ from lapwing.admin.audit import PARTLY, AuditEntry, merged, read_nodes
 from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.elements import Table, notice, panel, show_notice
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.table_rows import Row, TableColumn
-
-COLUMNS = (
-    TableColumn("action", "Action", "text"),
-    TableColumn("at", "When (UTC)", "time"),
-    TableColumn("user", "Who", "text"),
-    TableColumn("address", "From", "text"),
-    TableColumn("program", "With", "text"),
-    TableColumn("what", "What", "link", wide=True),
-    TableColumn("node", "Node", "text"),
-    TableColumn("outcome", "Outcome", "labels"),
-    TableColumn("detail", "Detail", "text", wide=True),
-)
-
+from lapwing.admin.pages.table_rows import Columns, Row, TableColumn, linked, row_of
 
 _EVERY: Final = 3.0  # seconds between two looks at the nodes
 
@@ -35,7 +22,8 @@ def draw(view: PageView) -> None:
     )
     trouble = notice("", "error")
     with panel():
-        table = Table("audit", "Changes", COLUMNS, order="at:down", empty="Nobody has changed anything yet.")
+        columns = _columns(view.links)
+        table = Table("audit", "Changes", columns, order="at:down", empty="Nobody has changed anything yet.")
 
     answers: dict[str, Any] = {}
     failed: list[str] = []
@@ -44,7 +32,7 @@ def draw(view: PageView) -> None:
         audit = view.admin.actions.audit
         show_notice(trouble, "; ".join([audit.trouble, *failed] if audit.trouble else failed))
         entries = merged(audit.entries(), answers)
-        table.show([_row(entry, len(entries) - index, view.links) for index, entry in enumerate(entries)])
+        table.show([row_of(columns, str(len(entries) - index), entry) for index, entry in enumerate(entries)])
 
     async def read() -> None:
         asked = await read_nodes(view.admin.cluster_client.http, view.lapwing_nodes())
@@ -58,20 +46,25 @@ def draw(view: PageView) -> None:
     ui.timer(_EVERY, read)
 
 
-def _row(entry: AuditEntry, number: int, links: PageLinks) -> Row:
-    what = f"{entry.topic}/{entry.channel}" if entry.channel else entry.topic
-    return [
-        str(number),
-        entry.action.replace("_", " "),
-        entry.at,
-        entry.user or "anybody",
-        entry.address,
-        entry.program or "nsqadmin",
-        [what, links.topic(entry.topic, entry.channel), "", []] if entry.topic else ["", "", "", []],
-        entry.node,
-        [_verdict(entry.outcome)],
-        "; ".join(text for text in (entry.detail, entry.outcome) if text),
-    ]
+def _columns(links: PageLinks) -> Columns:
+    def what(entry: AuditEntry) -> Row:
+        name = f"{entry.topic}/{entry.channel}" if entry.channel else entry.topic
+        return linked(name, links.topic(entry.topic, entry.channel) if entry.topic else "")
+
+    def detail(entry: AuditEntry) -> str:
+        return "; ".join(text for text in (entry.detail, entry.outcome) if text)
+
+    return (
+        TableColumn("action", "Action", "text", cell=lambda entry: entry.action.replace("_", " ")),
+        TableColumn("at", "When (UTC)", "time"),
+        TableColumn("user", "Who", "text", cell=lambda entry: entry.user or "anybody"),
+        TableColumn("address", "From", "text"),
+        TableColumn("program", "With", "text", cell=lambda entry: entry.program or "nsqadmin"),
+        TableColumn("what", "What", "link", wide=True, cell=what),
+        TableColumn("node", "Node", "text"),
+        TableColumn("outcome", "Outcome", "labels", cell=lambda entry: [_verdict(entry.outcome)]),
+        TableColumn("detail", "Detail", "text", wide=True, cell=detail),
+    )
 
 
 def _verdict(outcome: str) -> list[str]:

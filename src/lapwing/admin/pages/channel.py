@@ -171,6 +171,6 @@ def _consumers(view: PageView, topic: str, channel: str) -> None:
         found = view.admin.poller.channels.get((topic, channel))
         consumers = (found or {}).get("consumers", ())
         place.set_visibility(bool(consumers))
-        table.show([row_of(columns, f"{each['node']} {each['name']}", each) for each in consumers])
+        table.show_each(consumers, lambda each: f"{each['node']} {each['name']}")
 
     view.live(refresh, channel=(topic, channel))

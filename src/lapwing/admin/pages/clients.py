@@ -1,35 +1,16 @@
 """The page of all connected consumers."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
 
 from lapwing.admin.pages.elements import Table, panel
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.table_rows import Label, Row, TableColumn
+from lapwing.admin.pages.table_rows import Label, Row, TableColumn, linked, row_of
 from lapwing.admin.poller import EVERYWHERE
 from lapwing.client.cluster import Json, locality
+from lapwing.client.cluster_view import CountRates
 
 SLOW: Final = "Holds all that it asked for and finishes less than one message a second, or nothing"
-
-
-@dataclass(slots=True)
-class Finishing:
-    """The messages per second that each connection finishes, from one view to the next."""
-
-    _before: dict[str, tuple[float, int]] = field(default_factory=dict)
-    _rates: dict[str, float] = field(default_factory=dict)
-
-    def rate(self, key: str, finished: int, at: float) -> float | None:
-        """Return the messages per second since the last view; None at the first."""
-        before = self._before.get(key)
-        if before is None:
-            self._before[key] = (at, finished)
-            return None
-        if at - before[0] >= 1.0:
-            self._rates[key] = max(0, finished - before[1]) / (at - before[0])
-            self._before[key] = (at, finished)
-        return self._rates.get(key)
 
 
 def is_slow(client: Json, rate: float | None) -> bool:
@@ -44,57 +25,50 @@ class ClientTable:
     def __init__(self, view: PageView, caption: str, *, where: bool = True, node: bool = True) -> None:
         self._view = view
         self._where = where
-        self._node = node
-        self._finishing = Finishing()
-        columns = _columns(where=where, node=node)
+        self._finishing = CountRates()
+        columns = [
+            TableColumn("host", "Client host", "link", wide=True, cell=_host),
+            *([TableColumn("channel", "Channel", "link", cell=self._channel)] if where else []),
+            TableColumn("agent", "User agent", "text", cell="user_agent"),
+            TableColumn("attributes", "Attributes", "labels", cell=client_attributes),
+            *([TableColumn("node", "NSQd host", "link", cell=self._node)] if node else []),
+            TableColumn("in_flight", "In flight", cell="in_flight_count"),
+            TableColumn("ready", "Ready count", title="RDY: how many more it will take", cell="ready_count"),
+            TableColumn("finished", "Finished", cell="finish_count"),
+            TableColumn("requeued", "Requeued", cell="requeue_count"),
+            TableColumn("messages", "Messages", cell="message_count"),
+            TableColumn("rate", "Rate", "rate", "Messages finished a second since the last look"),
+            TableColumn("connected", "Connected", "dur", cell=lambda each: each["connected"] // 1_000_000_000),
+        ]
+        self._columns = columns
         self._table = Table("clients", caption, columns, order="host", empty="No NSQ client is connected.")
 
     def show(self, channels: Iterable[Json]) -> None:
         """Show the clients of these channels; those of a single one are coloured by their distance from the nsqd."""
-        clients = [(client, channel) for channel in channels for client in channel["clients"] or ()]
-        rows = [self._row(client, channel["topic_name"], channel["channel_name"]) for client, channel in clients]
-        near = {row[0]: locality(client) for row, (client, _) in zip(rows, clients, strict=True)}
+        found: dict[str, Json] = {}
+        for channel in channels:
+            place = channel["topic_name"], channel["channel_name"]
+            for client in channel["clients"] or ():
+                key = " ".join((client["node"], client["remote_address"], *place))
+                rate = self._finishing.rate(key, client["finish_count"], self._view.cluster_view.at)
+                found[key] = {**client, "place": place, "rate": None if rate is None else round(rate, 2)}
+        rows = [row_of(self._columns, key, client) for key, client in found.items()]
+        near = {key: locality(client) for key, client in found.items()}
         self._table.show(rows, tint=None if self._where else near)
 
-    def _row(self, client: Json, topic: str, channel: str) -> Row:
-        links, hostname, ident = self._view.links, client["hostname"], client["client_id"]
-        key = f"{client['node']} {client['remote_address']} {topic} {channel}"
-        rate = self._finishing.rate(key, client["finish_count"], self._view.cluster_view.at)
-        port = client["remote_address"].rpartition(":")[2]
-        below = ident if ident not in (hostname, hostname.partition(".")[0]) else ""
-        labels = [["slow", "warn", SLOW]] if is_slow(client, rate) else []
-        return [
-            key,
-            [f"{hostname}:{port}", "", below, labels, client["remote_address"]],
-            *([[f"{topic}/{channel}", links.topic(topic, channel), "", []]] if self._where else []),
-            client["user_agent"],
-            client_attributes(client),
-            *([[client["node"], links.node(client["node"]), "", []]] if self._node else []),
-            client["in_flight_count"],
-            client["ready_count"],
-            client["finish_count"],
-            client["requeue_count"],
-            client["message_count"],
-            None if rate is None else round(rate, 2),
-            client["connected"] // 1_000_000_000,
-        ]
+    def _channel(self, client: Json) -> Row:
+        return linked("/".join(client["place"]), self._view.links.topic(*client["place"]))
+
+    def _node(self, client: Json) -> Row:
+        return linked(client["node"], self._view.links.node(client["node"]))
 
 
-def _columns(*, where: bool, node: bool) -> list[TableColumn]:
-    return [
-        TableColumn("host", "Client host", "link", wide=True),
-        *([TableColumn("channel", "Channel", "link")] if where else []),
-        TableColumn("agent", "User agent", "text"),
-        TableColumn("attributes", "Attributes", "labels"),
-        *([TableColumn("node", "NSQd host", "link")] if node else []),
-        TableColumn("in_flight", "In flight"),
-        TableColumn("ready", "Ready count", title="RDY: how many more it will take"),
-        TableColumn("finished", "Finished"),
-        TableColumn("requeued", "Requeued"),
-        TableColumn("messages", "Messages"),
-        TableColumn("rate", "Rate", "rate", "Messages finished a second since the last look"),
-        TableColumn("connected", "Connected", "dur"),
-    ]
+def _host(client: Json) -> Row:
+    hostname, ident = client["hostname"], client["client_id"]
+    port = client["remote_address"].rpartition(":")[2]
+    below = ident if ident not in (hostname, hostname.partition(".")[0]) else ""
+    labels = [["slow", "warn", SLOW]] if is_slow(client, client["rate"]) else []
+    return [f"{hostname}:{port}", "", below, labels, client["remote_address"]]
 
 
 def client_attributes(client: Json) -> list[Label]:

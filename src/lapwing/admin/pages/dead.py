@@ -7,7 +7,7 @@ from typing import Any, Final
 from nicegui import background_tasks
 from nicegui.element import Element
 
-from lapwing.admin.dead_letters import CONDITIONS, REASONS, letter_filter, merge_groups, merge_letters
+from lapwing.admin.dead_letters import CONDITIONS, letter_filter, merge_groups, merge_letters
 from lapwing.admin.error_texts import refusal, refusals
 from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.dead_actions import ask_cancel, ask_purge, ask_purge_one, ask_redrive, ask_redrive_one
@@ -40,6 +40,7 @@ from lapwing.client.admin import Admin, LetterFilter
 from lapwing.client.admin_results import settled
 from lapwing.client.cluster import Json, Node
 from lapwing.client.format import several
+from lapwing.names import DEAD_REASONS
 
 _LETTERS: Final = 50  # of one page
 _RARER: Final = ("source", "pattern", "field", "since", "until")  # conditions that are folded up
@@ -133,7 +134,7 @@ def _form(view: PageView, query: LetterQuery) -> None:
             value=query.topic,
             on_change=lambda name: view.go(href(view.links, name)),
         )
-        reasons = [("", "any reason"), *((reason, reason) for reason in REASONS)]
+        reasons = [("", "any reason"), *((reason, reason) for reason in DEAD_REASONS)]
 
         def text(name: str, label: str, width: str, placeholder: str = "") -> None:
             value = query.given.get(name, "")

@@ -30,33 +30,6 @@ async def carry_out(view: PageView, doing: Doing, done: str) -> bool:
     return True
 
 
-def ask(
-    view: PageView,
-    title: str,
-    text: str,
-    doing: Doing,
-    *,
-    yes: str,
-    done: str,
-    type_name: str = "",
-    then: Callable[[], None] | None = None,
-) -> None:
-    """Ask before `doing`; with `type_name` the user has to type that name first."""
-    with form_dialog(view, title) as form:
-        element("p", text)
-        if type_name:
-            form.ask_name(type_name)
-
-        async def go() -> None:
-            form.close()
-            if await carry_out(view, doing, done) and then is not None:
-                then()
-
-        (confirm,) = form.buttons((yes, go, "kill" if type_name else "main"))
-        if not type_name:
-            set_attributes(confirm, autofocus=True)  # Enter presses it
-
-
 def ask_act(
     view: PageView,
     action: str,
@@ -99,7 +72,19 @@ def ask_act(
         return await actions.act(view.visitor, action, topic, channel, node=node, url=view.request.url)
 
     type_name = "" if action in ("pause", "unpause") else channel or topic
-    ask(view, title, text, doing, yes=action.capitalize(), done=done, type_name=type_name, then=then)
+    with form_dialog(view, title) as form:
+        element("p", text)
+        if type_name:
+            form.ask_name(type_name)
+
+        async def go() -> None:
+            form.close()
+            if await carry_out(view, doing, done) and then is not None:
+                then()
+
+        (confirm,) = form.buttons((action.capitalize(), go, "kill" if type_name else "main"))
+        if not type_name:
+            set_attributes(confirm, autofocus=True)  # Enter presses it
 
 
 def act_buttons(view: PageView, topic: str, channel: str = "", *, back: str) -> None:

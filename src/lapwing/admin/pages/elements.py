@@ -1,6 +1,6 @@
 """The elements of pages. All text becomes text nodes: none of it can become markup."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ from nicegui.element import Element
 from nicegui.elements.mixins.value_element import ValueElement
 from nicegui.events import GenericEventArguments
 
-from lapwing.admin.pages.table_rows import Row, TableColumn
+from lapwing.admin.pages.table_rows import Row, TableColumn, row_of
 from lapwing.admin.static import PACKAGED
 
 Click = Callable[[], Awaitable[None] | None]
@@ -119,11 +119,11 @@ class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(
     ) -> None:
         """`name` is used in the address and for saved files; `plain`: no filter; `order`: `key` or `key:down`."""
         super().__init__()
+        self.set_columns(columns)
         set_attributes(
             self,
             name=name,
             caption=caption,
-            columns=[column.to_json() for column in columns],
             rows=[],
             empty=empty,
             order=order,
@@ -139,8 +139,13 @@ class Table(Element, component=PACKAGED / "lw_table.js", esm={"lapwing-ui": str(
         """Show these rows; nothing is sent if they are the same."""
         set_attributes(self, rows=rows, total=total, tint=tint)
 
+    def show_each(self, items: Iterable[Any], key: str | Callable[[Any], str]) -> None:
+        """Show a row for each of these objects; `key` is the member, or the function, that returns the row's key."""
+        self.show([row_of(self._columns, key(each) if callable(key) else str(each[key]), each) for each in items])
+
     def set_columns(self, columns: Sequence[TableColumn]) -> None:
         """Show other columns; the rows of the next `show` have to fit them."""
+        self._columns = columns
         set_attributes(self, columns=[column.to_json() for column in columns])
 
     def choose(self, row: str) -> None:
@@ -261,7 +266,10 @@ class MessageSheet:
 
 
 class Dialog(ValueElement[bool]):
-    """A dialog in front of the page. Escape closes it, and the focus stays in it."""
+    """A dialog in front of the page. Escape closes it, and the focus stays in it.
+
+    NiceGUI's own is a component that the browser compiles, which the policy of our pages forbids.
+    """
 
     def __init__(self, label: str) -> None:
         super().__init__(tag="q-dialog", value=False)

@@ -2,11 +2,12 @@
 
 from nicegui.element import Element
 
-from lapwing.admin.map_graph import MOST_TOPICS, Publishing, draw_map
+from lapwing.admin.map_graph import MOST_TOPICS, draw_map, published_by_host
 from lapwing.admin.pages.elements import Field, element, link_button, notice, set_attributes, set_text, show_notice
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.poller import EVERYWHERE
 from lapwing.admin.static import PACKAGED
+from lapwing.client.cluster_view import CountRates
 
 
 class MapPicture(Element, component=PACKAGED / "lw_map.js"):
@@ -30,11 +31,11 @@ def draw(view: PageView) -> None:
     absent = notice("")
     picture = MapPicture()
     more = element("p", "", "lw-faint")
-    publishing = Publishing()
+    counts = CountRates()
 
     def refresh() -> None:
         poller, cluster_view = view.admin.poller, view.cluster_view
-        published = publishing.rates(poller.producers, cluster_view.at)
+        published = published_by_host(poller.producers, counts, cluster_view.at)
         made = draw_map(
             cluster_view, poller.history, published, poller.dead, poller.alarms, topic=topic, links=view.links
         )

@@ -14,10 +14,10 @@ from lapwing.admin.pages.table_rows import (
     QUEUE,
     Row,
     TableColumn,
+    channel_key,
     linked,
     memory_and_disk,
     paused_labels,
-    row_of,
     state_labels,
 )
 from lapwing.admin.pages.topic import node_actions
@@ -193,7 +193,7 @@ def _topics(view: PageView, name: str, own: OwnTopics) -> None:
             on_act=lambda action, topic: ask_act(view, action, topic, node=name),
         )
 
-    view.live(lambda: table.show([row_of(columns, part["topic_name"], part) for part in parts_of(view, own, name)]))
+    view.live(lambda: table.show_each(parts_of(view, own, name), "topic_name"))
 
 
 def _channels(view: PageView, name: str, own: OwnTopics) -> None:
@@ -215,7 +215,7 @@ def _channels(view: PageView, name: str, own: OwnTopics) -> None:
 
     def refresh() -> None:
         found = [channel for part in parts_of(view, own, name) for channel in part["channels"]]
-        table.show([row_of(columns, f"{each['topic_name']}/{each['channel_name']}", each) for each in found])
+        table.show_each(found, channel_key)
 
     view.live(refresh)
 

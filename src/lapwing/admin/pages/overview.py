@@ -5,7 +5,7 @@ from typing import Final
 from lapwing.admin.pages.charts import Lines, charts
 from lapwing.admin.pages.elements import Table, element, icon, panel, set_attributes, set_text, tile
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.table_rows import channel_columns, row_of
+from lapwing.admin.pages.table_rows import channel_columns, channel_key
 from lapwing.client.alarms import Alarm
 from lapwing.client.format import count, duration, messages_are, rate, several
 
@@ -161,6 +161,6 @@ def _busiest(view: PageView) -> None:
         moved = cluster_view.pipeline_channels()
         columns = channel_columns([], history, view.links, cluster_view.at, moved, with_topic=True)
         table.set_columns(columns)
-        table.show([row_of(columns, f"{each['topic_name']}/{each['channel_name']}", each) for each in deep[:BUSIEST]])
+        table.show_each(deep[:BUSIEST], channel_key)
 
     view.live(refresh)

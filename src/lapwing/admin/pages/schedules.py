@@ -1,7 +1,7 @@
 """The page of schedules: which messages nsqd publishes by itself, when, and what became of them."""
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from lapwing.admin.actions import Action
@@ -9,7 +9,7 @@ from lapwing.admin.error_texts import refusals
 from lapwing.admin.pages.elements import Table, button, element, notice, panel, set_text
 from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
-from lapwing.admin.pages.table_rows import Row, TableColumn
+from lapwing.admin.pages.table_rows import Columns, Row, TableColumn, linked
 from lapwing.client.admin import Admin
 from lapwing.client.admin_results import Results, Schedule, settled
 from lapwing.names import valid_policy
@@ -18,18 +18,6 @@ COMING: Final = 10  # times that are shown of a schedule
 _KINDS: Final = [("every", "every so often (5m)"), ("cron", "cron expression"), ("at", "at one time")]
 _MISFIRES: Final = [("once", "one message for all"), ("skip", "none"), ("all", "each of them")]
 _TONES: Final = {"active": "good", "failing": "bad", "paused": "warn", "done": ""}
-COLUMNS: Final = (
-    TableColumn("name", "Schedule", "text", wide=True),
-    TableColumn("topic", "Topic", "link"),
-    TableColumn("when", "When", "code"),
-    TableColumn("state", "State", "labels"),
-    TableColumn("next", "Next", "text"),
-    TableColumn("last", "Last", "text"),
-    TableColumn("published", "Published", title="Since the node has started"),
-    TableColumn("missed", "Missed", title="Times that passed while the node did not run or could not publish"),
-    TableColumn("node", "Node", "text"),
-    TableColumn("actions", "Actions", "actions"),
-)
 
 
 async def draw(view: PageView) -> None:
@@ -41,13 +29,14 @@ async def draw(view: PageView) -> None:
         return
     brokers = view.admin.brokers.at(nodes)
     results = await settled(brokers.schedules(count=COMING))
-    found = {each.name: (node, each) for node, answer in results.answers.items() for each in answer.schedules}
+    found = {each.name: each for answer in results.answers.values() for each in answer.schedules}
+    where = {each.name: node for node, answer in results.answers.items() for each in answer.schedules}
 
     async def act(action: str, name: str) -> None:
         if action == "delete":
             _ask_remove(view, name, brokers)
         elif action == "edit":
-            _ask(view, found[name][1], brokers)
+            _ask(view, found[name], brokers)
         else:
             await _carry_out(view, action, name, brokers)
 
@@ -60,18 +49,18 @@ async def draw(view: PageView) -> None:
         table = Table(
             "schedules",
             "Schedules",
-            COLUMNS,
+            _columns(view, where),
             order="name",
             empty="There are no schedules.",
             on_act=act,
             on_pick=lambda name: show(name),
         )
-    table.show([_row(view, node, each) for node, each in found.values()])
+    table.show_each(found.values(), lambda each: each.name)
     with panel("Next times") as box, element("div", None, "lw-pad"):
         coming = element("pre", "", "lw-body", tabindex=0)
 
     def show(name: str) -> None:
-        times = found[name][1].next if name in found else ()
+        times = found[name].next if name in found else ()
         set_text(coming, "\n".join(times) or f"{name} has no more times.")
         box.set_visibility(name in found)
         table.choose(name)
@@ -79,24 +68,30 @@ async def draw(view: PageView) -> None:
     show(view.asked("name") or next(iter(sorted(found)), ""))
 
 
-def _row(view: PageView, node: str, schedule: Schedule) -> Row:
-    actions = []
-    if view.visitor.may_change:
+def _columns(view: PageView, nodes: Mapping[str, str]) -> Columns:
+    """Return the columns of schedules; `nodes` has the node of each."""
+
+    def actions(schedule: Schedule) -> Row:
+        if not view.visitor.may_change:
+            return []
         pause = ["resume", "Resume", ""] if schedule.state == "paused" else ["pause", "Pause", ""]
-        actions = [["run", "Run now", ""], pause, ["edit", "Change …", ""], ["delete", "Delete …", "danger"]]
-    return [
-        schedule.name,
-        schedule.name,
-        [schedule.topic, view.links.topic(schedule.topic), "", []],
-        schedule.when,
-        [[schedule.state, _TONES.get(schedule.state, ""), schedule.problem]],
-        (*schedule.next, "")[0],
-        schedule.last,
-        schedule.published,
-        schedule.missed,
-        node,
-        actions,
-    ]
+        return [["run", "Run now", ""], pause, ["edit", "Change …", ""], ["delete", "Delete …", "danger"]]
+
+    missed = "Times that passed while the node did not run or could not publish"
+    return (
+        TableColumn("name", "Schedule", "text", wide=True),
+        TableColumn("topic", "Topic", "link", cell=lambda each: linked(each.topic, view.links.topic(each.topic))),
+        TableColumn("when", "When", "code"),
+        TableColumn(
+            "state", "State", "labels", cell=lambda each: [[each.state, _TONES.get(each.state, ""), each.problem]]
+        ),
+        TableColumn("next", "Next", "text", cell=lambda each: (*each.next, "")[0]),
+        TableColumn("last", "Last", "text"),
+        TableColumn("published", "Published", title="Since the node has started"),
+        TableColumn("missed", "Missed", title=missed),
+        TableColumn("node", "Node", "text", cell=lambda each: nodes[each.name]),
+        TableColumn("actions", "Actions", "actions", cell=actions),
+    )
 
 
 async def _carry_out(view: PageView, action: str, name: str, brokers: Admin) -> None:

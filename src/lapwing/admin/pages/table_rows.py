@@ -34,7 +34,7 @@ class TableColumn:
     kind: str = "num"
     title: str | None = None
     wide: bool = False
-    cell: str | Callable[[Any], Any] = ""  # the member of an object of JSON, or a function of the object
+    cell: str | Callable[[Any], Any] = ""  # a function of the object, or its member; empty: the member called `key`
 
     def to_json(self) -> dict[str, Any]:
         """Return the column for the browser."""
@@ -42,7 +42,10 @@ class TableColumn:
 
     def of(self, each: Any) -> Any:
         """Return the cell for an object."""
-        return each[self.cell] if isinstance(self.cell, str) else self.cell(each)
+        if callable(self.cell):
+            return self.cell(each)
+        member = self.cell or self.key
+        return each[member] if isinstance(each, dict) else getattr(each, member)
 
 
 Columns = Sequence[TableColumn]
@@ -132,7 +135,7 @@ def topic_columns(history: History, links: PageLinks) -> Columns:
     in_flight = "Delivered and not yet finished"
     return (
         TableColumn("topic", "Topic", "link", wide=True, cell=name),
-        TableColumn("depth", "Depth", title=depth, cell="depth"),
+        TableColumn("depth", "Depth", title=depth),
         TableColumn("backlog", "In channels", title=backlog, cell=summed("depth")),
         TableColumn("in_flight", "In flight", title=in_flight, cell=summed("in_flight_count")),
         TableColumn("rate", "Rate", "rate", "Messages published a second", cell=history.published),
@@ -167,7 +170,7 @@ def topic_node_columns(points: Sequence[float], history: History, links: PageLin
     rate = "Messages published a second, over all nodes in the last row"
     return [
         host_column(links),
-        TableColumn("depth", "Depth", cell="depth"),
+        TableColumn("depth", "Depth"),
         TableColumn("queue", "Memory + disk", "mem", cell=memory_and_disk),
         TableColumn("messages", "Messages", cell="message_count"),
         TableColumn("rate", "Rate", "rate", rate, cell=history.published),
@@ -179,8 +182,14 @@ def topic_node_columns(points: Sequence[float], history: History, links: PageLin
 
 # ---- channels ----
 
+
+def channel_key(channel: Json) -> str:
+    """Return the key of the row of a channel, where there are those of several topics."""
+    return f"{channel['topic_name']}/{channel['channel_name']}"
+
+
 QUEUE: Final = (
-    TableColumn("depth", "Depth", title="Waiting; not in flight, not deferred", cell="depth"),
+    TableColumn("depth", "Depth", title="Waiting; not in flight, not deferred"),
     TableColumn("queue", "Memory + disk", "mem", cell=memory_and_disk),
     TableColumn("in_flight", "In flight", title="Delivered and not yet finished", cell="in_flight_count"),
     TableColumn("deferred", "Deferred", title="Waiting for their time", cell="deferred_count"),

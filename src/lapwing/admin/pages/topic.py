@@ -158,7 +158,7 @@ def _channels(view: PageView, topic: str) -> None:
         fed = view.cluster_view.pipeline_channels()
         columns = channel_columns(points, view.admin.poller.history, view.links, view.cluster_view.at, fed)
         table.set_columns(columns)
-        table.show([row_of(columns, each["channel_name"], each) for each in found["channels"]])
+        table.show_each(found["channels"], "channel_name")
         box.set_visibility(topic in view.cluster_view.topics)
 
     view.live(refresh)
