@@ -30,7 +30,7 @@ ELSEWHERE = {
     ("README.md", "lapwing topic create orders --channel billing"): "tests/first_minutes/test_seven_steps.py",
     ("README.md", "from lapwing.spark.session import local_session"): "tests/spark/test_documents.py",
     ("spark.md", "python"): "tests/spark/test_documents.py",
-    ("spark.md", "sql"): "tests/spark/test_dead_columns.py",
+    ("spark.md", "sql"): "tests/spark/test_dead_letters.py",
     ("pipelines.md", "from deltalake import DeltaTable"): "tests/spark/test_pipeline_archive.py",
     ("pipelines.md", "# once.py"): "tests/spark/test_pipeline_topics.py",
     ("security.md", "json"): "tests/nsqd/test_auth.py",

@@ -37,31 +37,13 @@ COLUMNS: Final = (
     StructField("headers", MapType(StringType(), StringType())),
     StructField("fields", MapType(StringType(), StringType())),
 )
-# further columns with `dead=true`
-DEAD_COLUMNS: Final = (
-    StructField("reason", StringType()),
-    StructField("error", StringType()),
-    StructField("failures", IntegerType()),
-    StructField("deliveries", IntegerType()),
-    StructField("deaths", IntegerType()),
-    StructField("consumer", StringType()),
-    StructField("origin_topic", StringType()),
-    StructField("origin_channel", StringType()),
-    StructField("origin_node", StringType()),
-    StructField("origin_sequence", LongType()),
-    StructField("origin_id", StringType()),
-    StructField("published_at", TimestampType()),
-    StructField("first_failed_at", TimestampType()),
-    StructField("dead_at", TimestampType()),
-)
 
 
 def columns(raw: "Mapping[str, str]") -> StructType:
     """Return the columns that are read under these options; wrong options are refused later."""
     wanted = {"includebody": "true"} | {name.lower(): value.strip().lower() for name, value in raw.items()}
     left_out = {name for name in ("headers", "fields", "body") if wanted.get(f"include{name}") != "true"}
-    more = DEAD_COLUMNS if wanted.get("dead") == "true" else ()
-    return StructType([*(field for field in COLUMNS if field.name not in left_out), *more])
+    return StructType([field for field in COLUMNS if field.name not in left_out])
 
 
 class LapwingSource(DataSource):

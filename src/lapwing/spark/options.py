@@ -61,7 +61,6 @@ class SourceOptions:
     local_files: bool = True
     spool: str | None = None
     poll_seconds: float = 1.0
-    dead: bool = False  # columns of dead letters
     push_filters: bool = False  # take the filters of Spark's SQL
     archive: str | None = None  # directory of an archive that has the older part of the logs
 
@@ -90,7 +89,7 @@ _SOURCE: Final = (
     "maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss",
     "acceptLoss", "includeHeaders", "includeFields", "includeBody", "localFiles", "spoolDirectory", "pollTimeout",
-    "archive", "dead", "pushFilters",
+    "archive", "pushFilters",
 )  # fmt: skip
 _SINK: Final = (*_ACCESS, "path", "topic", "mode", "sinkId", "batchId", "batchBytes", "acceptDoubles")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "truncate", "numrows"})
@@ -102,7 +101,7 @@ _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 _LOG_ONLY: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy",
     "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "acceptLoss", "includeHeaders", "includeFields",
-    "localFiles", "topicPattern", "subscribePattern", "archive", "dead",
+    "localFiles", "topicPattern", "subscribePattern", "archive",
     "minMessagesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
 )  # fmt: skip
 
@@ -298,8 +297,7 @@ def source_options(raw: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         max_per_partition=given.count("maxRecordsPerPartition"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         accept_loss=given.flag("acceptLoss", False),
-        headers=given.flag("includeHeaders", False) or given.flag("dead", False),
-        dead=given.flag("dead", False),
+        headers=given.flag("includeHeaders", False),
         push_filters=given.flag("pushFilters", False),
         local_files=given.flag("localFiles", True),
         spool=spool,

@@ -55,14 +55,6 @@ def _groups(ranges: list[LogRange], found: Survey, options: SourceOptions) -> li
 
 def read_task(partition: InputPartition, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
     """Yield the rows of one task, block by block as they come from the broker."""
-    if not options.dead:
-        return _read_task(partition, options, columns)
-    from lapwing.spark.source.dead_columns import add_columns, base_columns
-
-    return add_columns(_read_task(partition, options, base_columns(columns)), columns)
-
-
-def _read_task(partition: InputPartition, options: SourceOptions, columns: list[str]) -> "Iterator[pa.RecordBatch]":
     if not isinstance(partition, RangeTask):  # Spark gives a reader without any tasks one with nothing in it
         return
     from lapwing.spark.source.blocks import arrow_schema
