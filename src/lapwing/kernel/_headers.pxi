@@ -77,14 +77,11 @@ fill_tables()
 
 cdef bytes flat(object data):
     """The same bytes, which nobody can change."""
-    cdef Py_buffer view
+    cdef View view
     if PyBytes_CheckExact(data):
         return data
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        return PyBytes_FromStringAndSize(<const char *>view.buf, view.len)
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(data)
+    return PyBytes_FromStringAndSize(<const char *>view.at, view.size)
 
 
 cdef inline Py_ssize_t past_space(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
@@ -557,31 +554,28 @@ def with_headers(frames, rows):
 
 
 def decode_headed(data, start, stop):
-    cdef Py_buffer view
+    cdef View view
     cdef const uint8_t *p
     cdef Py_ssize_t at = place_of(start), end, after
     cdef uint32_t size, length
     cdef list messages = []
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        p = <const uint8_t *>view.buf
-        end = before(min(view.len, LARGEST), stop)
-        while end - at >= HEAD + 4:
-            size = get32(p + at)
-            if size < 34 or size > end - at - 4 or get32(p + at + 4) != HEADED:
-                break
-            length = get32(p + at + HEAD)
-            if length > size - 34:
-                break
-            after = at + 4 + <Py_ssize_t>size
-            messages.append((
-                <int64_t>get64(p + at + 8),
-                (<int>p[at + 16] << 8) | p[at + 17],
-                PyBytes_FromStringAndSize(<const char *>(p + at + 18), 16),
-                PyBytes_FromStringAndSize(<const char *>(p + at + HEAD + 4 + length), after - at - HEAD - 4 - length),
-                PyBytes_FromStringAndSize(<const char *>(p + at + HEAD + 4), length),
-            ))
-            at = after
-        return messages, (at if messages else start)
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(data)
+    p = view.at
+    end = before(min(view.size, LARGEST), stop)
+    while end - at >= HEAD + 4:
+        size = get32(p + at)
+        if size < 34 or size > end - at - 4 or get32(p + at + 4) != HEADED:
+            break
+        length = get32(p + at + HEAD)
+        if length > size - 34:
+            break
+        after = at + 4 + <Py_ssize_t>size
+        messages.append((
+            <int64_t>get64(p + at + 8),
+            (<int>p[at + 16] << 8) | p[at + 17],
+            PyBytes_FromStringAndSize(<const char *>(p + at + 18), 16),
+            PyBytes_FromStringAndSize(<const char *>(p + at + HEAD + 4 + length), after - at - HEAD - 4 - length),
+            PyBytes_FromStringAndSize(<const char *>(p + at + HEAD + 4), length),
+        ))
+        at = after
+    return messages, (at if messages else start)

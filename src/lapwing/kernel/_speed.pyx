@@ -3,13 +3,12 @@
 
 from array import array
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_Contains, PyDict_DelItem
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.ref cimport Py_INCREF, PyObject
-from cpython.sequence cimport PySequence_Fast
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -67,69 +66,71 @@ cdef inline Py_ssize_t before(Py_ssize_t most, object stop) except -1:
     cdef Py_ssize_t end = near(stop)
     return 0 if end < 0 else min(end, most)
 
-cdef Py_ssize_t size_of(object body) except -1:
-    cdef Py_buffer view
+@cython.final
+@cython.freelist(8)
+@cython.no_gc  # else it would be collected by way of the buffer; what that belongs to refers to no view
+cdef class View:
+    """The bytes of an object, which stay where they are as long as this lives."""
+
+    cdef Py_buffer buffer
+    cdef uint8_t *at
     cdef Py_ssize_t size
-    if PyBytes_CheckExact(body):
-        size = PyBytes_GET_SIZE(body)
-    else:
-        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-        size = view.len
-        PyBuffer_Release(&view)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.buffer)
+
+
+cdef View hold(object data, int flags=PyBUF_SIMPLE):
+    cdef View view = View.__new__(View)
+    PyObject_GetBuffer(data, &view.buffer, flags)
+    view.at, view.size = <uint8_t *>view.buffer.buf, view.buffer.len
+    return view
+
+
+cdef Py_ssize_t size_of(object body) except -1:
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(body) if PyBytes_CheckExact(body) else hold(body).size
     if size > ROOM:
         raise OverflowError(f"a body of {size} bytes does not fit a frame")
     return size
 
 
 def frame_one(body, first_id, int64_t timestamp):
-    cdef Py_buffer view
+    cdef View view
     cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
     cdef bytes out
     cdef uint8_t *p
-    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-    try:
-        if view.len > ROOM:
-            raise OverflowError(f"a body of {view.len} bytes does not fit a frame")
-        out = PyBytes_FromStringAndSize(NULL, view.len + HEAD)
-        p = <uint8_t *>PyBytes_AS_STRING(out)
-        put_head(p, <uint32_t>view.len, <uint64_t>timestamp, identity)
-        memcpy(p + HEAD, view.buf, view.len)
-        return out
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(body)
+    if view.size > ROOM:
+        raise OverflowError(f"a body of {view.size} bytes does not fit a frame")
+    out = PyBytes_FromStringAndSize(NULL, view.size + HEAD)
+    p = <uint8_t *>PyBytes_AS_STRING(out)
+    put_head(p, <uint32_t>view.size, <uint64_t>timestamp, identity)
+    memcpy(p + HEAD, view.at, view.size)
+    return out
 
 
 def frame_bodies(bodies, first_id, int64_t timestamp):
     cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
-    cdef Py_ssize_t total = 0
-    cdef Py_buffer view
-    cdef bytes out
+    cdef Py_ssize_t total = 0, size
+    cdef list pieces = []
+    cdef bytes piece, out
     cdef uint8_t *p
-    cdef uint8_t *end
-    bodies = PySequence_Fast(bodies, "bodies that can be gone through were expected")
     for body in bodies:
         total += size_of(body) + HEAD
+        pieces.append(flat(body))
     out = PyBytes_FromStringAndSize(NULL, total)
     p = <uint8_t *>PyBytes_AS_STRING(out)
-    end = p + total
-    for body in bodies:
-        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-        try:
-            if end - p < view.len + HEAD:
-                raise ValueError("the bodies changed while they were framed")
-            put_head(p, <uint32_t>view.len, <uint64_t>timestamp, identity)
-            memcpy(p + HEAD, view.buf, view.len)
-            p += HEAD + view.len
-            identity += 1
-        finally:
-            PyBuffer_Release(&view)
-    if p != end:
-        raise ValueError("the bodies changed while they were framed")
+    for piece in pieces:
+        size = PyBytes_GET_SIZE(piece)
+        put_head(p, <uint32_t>size, <uint64_t>timestamp, identity)
+        memcpy(p + HEAD, PyBytes_AS_STRING(piece), size)
+        p += HEAD + size
+        identity += 1
     return out
 
 
 def frame_mpub(body, first_id, int64_t timestamp, max_count, max_size):
-    cdef Py_buffer view
+    cdef View view
     cdef Py_ssize_t most = near(max_count), largest = min(near(max_size), ROOM)
     cdef uint64_t identity = first_id & 0xFFFFFFFFFFFFFFFF
     cdef const uint8_t *data
@@ -138,83 +139,74 @@ def frame_mpub(body, first_id, int64_t timestamp, max_count, max_size):
     cdef bytes out
     cdef uint8_t *p
     cdef uint8_t *full
-    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
-    try:
-        data = <const uint8_t *>view.buf
-        end = view.len
-        if end < 4:
-            raise PublishRefused(SHORT, -1, end)
-        count = <int32_t>get32(data)
-        if count <= 0 or count > most:
-            raise PublishRefused(BAD_COUNT, -1, count)
-        # every message takes at least 4 bytes, so a count that cannot fit never takes memory
-        for index in range(count):
-            if end - at < 4:
-                raise PublishRefused(SHORT, index, end)
-            size = <int32_t>get32(data + at)
-            if size <= 0:
-                raise PublishRefused(BAD_SIZE, index, size)
-            if size > largest:
-                raise PublishRefused(TOO_BIG, index, size)
-            at += 4
-            if end - at < size:
-                raise PublishRefused(SHORT, index, end)
-            at += size
-        if at != end:
-            raise PublishRefused(SURPLUS, count, at)
-        out = PyBytes_FromStringAndSize(NULL, end - 4 + <Py_ssize_t>count * (HEAD - 4))
-        p = <uint8_t *>PyBytes_AS_STRING(out)
-        full = p + len(out)
-        at = 4
-        for index in range(count):
-            # looked at again: whoever owns the bytes may be another process
-            if end - at < 4 or full - p < HEAD:
-                raise ValueError("the body changed while it was framed")
-            size = <int32_t>get32(data + at)
-            if size < 0 or end - at - 4 < size or full - p - HEAD < size:
-                raise ValueError("the body changed while it was framed")
-            put_head(p, <uint32_t>size, <uint64_t>timestamp, identity)
-            memcpy(p + HEAD, data + at + 4, size)
-            p += HEAD + size
-            at += 4 + size
-            identity += 1
-        return out, count
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(body)
+    data = view.at
+    end = view.size
+    if end < 4:
+        raise PublishRefused(SHORT, -1, end)
+    count = <int32_t>get32(data)
+    if count <= 0 or count > most:
+        raise PublishRefused(BAD_COUNT, -1, count)
+    # every message takes at least 4 bytes, so a count that cannot fit never takes memory
+    for index in range(count):
+        if end - at < 4:
+            raise PublishRefused(SHORT, index, end)
+        size = <int32_t>get32(data + at)
+        if size <= 0:
+            raise PublishRefused(BAD_SIZE, index, size)
+        if size > largest:
+            raise PublishRefused(TOO_BIG, index, size)
+        at += 4
+        if end - at < size:
+            raise PublishRefused(SHORT, index, end)
+        at += size
+    if at != end:
+        raise PublishRefused(SURPLUS, count, at)
+    out = PyBytes_FromStringAndSize(NULL, end - 4 + <Py_ssize_t>count * (HEAD - 4))
+    p = <uint8_t *>PyBytes_AS_STRING(out)
+    full = p + len(out)
+    at = 4
+    for index in range(count):
+        # looked at again: whoever owns the bytes may be another process
+        if end - at < 4 or full - p < HEAD:
+            raise ValueError("the body changed while it was framed")
+        size = <int32_t>get32(data + at)
+        if size < 0 or end - at - 4 < size or full - p - HEAD < size:
+            raise ValueError("the body changed while it was framed")
+        put_head(p, <uint32_t>size, <uint64_t>timestamp, identity)
+        memcpy(p + HEAD, data + at + 4, size)
+        p += HEAD + size
+        at += 4 + size
+        identity += 1
+    return out, count
 
 
 def mpub_run(data, at, count, max_size):
-    cdef Py_buffer view
+    cdef View view
     cdef const uint8_t *p
     cdef Py_ssize_t place = place_of(at), most = near(count), largest = min(near(max_size), ROOM), whole = 0
     cdef int32_t size
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        p = <const uint8_t *>view.buf
-        while whole < most and view.len - place >= 4:
-            size = <int32_t>get32(p + place)
-            if size <= 0 or size > largest or view.len - place - 4 < size:
-                break
-            place += 4 + size
-            whole += 1
-        return whole, (at if whole == 0 else place)
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(data)
+    p = view.at
+    while whole < most and view.size - place >= 4:
+        size = <int32_t>get32(p + place)
+        if size <= 0 or size > largest or view.size - place - 4 < size:
+            break
+        place += 4 + size
+        whole += 1
+    return whole, (at if whole == 0 else place)
 
 
 def fin_run(data, start):
-    cdef Py_buffer view
+    cdef View view
     cdef Py_ssize_t at = place_of(start), size
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        size = fins_size(<const uint8_t *>view.buf + at, view.len - at)
-        return at + size if size else start
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(data)
+    size = fins_size(view.at + at, view.size - at)
+    return at + size if size else start
 
 
 def fin_sequences(block, base):
-    cdef Py_buffer view
+    cdef View view
     cdef const uint8_t *p
     cdef uint64_t origin, value
     cdef Py_ssize_t at = 4
@@ -224,78 +216,69 @@ def fin_sequences(block, base):
         origin = base
     except OverflowError:
         raise ValueError(f"base {base} is no id") from None
-    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
-    try:
-        p = <const uint8_t *>view.buf
-        while view.len - at > 16:
-            value = 0
-            for place in range(16):
-                nibble = digit(p[at + place])
-                if nibble < 0:
-                    break
-                value = (value << 4) | <uint64_t>nibble
-            found.append(value - origin if nibble >= 0 and value >= origin else -1)
-            at += FIN
-        return found
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(block)
+    p = view.at
+    while view.size - at > 16:
+        value = 0
+        for place in range(16):
+            nibble = digit(p[at + place])
+            if nibble < 0:
+                break
+            value = (value << 4) | <uint64_t>nibble
+        found.append(value - origin if nibble >= 0 and value >= origin else -1)
+        at += FIN
+    return found
 
 
 def take_frames(data, start, stop, max_count, max_bytes):
-    cdef Py_buffer view
+    cdef View view
     cdef const uint8_t *p
     cdef Py_ssize_t first = place_of(start), most = near(max_count), room = near(max_bytes)
     cdef Py_ssize_t count = 0, at = first, end, limit
     cdef uint32_t size
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        p = <const uint8_t *>view.buf
-        end = before(view.len, stop)
-        limit = end if room >= end - first else first + room
-        while count < most and end - at >= HEAD:
-            size = get32(p + at)
-            if size < 30 or size > LARGEST or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
-                break
-            if count and at + 4 + <Py_ssize_t>size > limit:
-                break
-            at += 4 + <Py_ssize_t>size
-            count += 1
-        return count, (at if count else start)
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(data)
+    p = view.at
+    end = before(view.size, stop)
+    limit = end if room >= end - first else first + room
+    while count < most and end - at >= HEAD:
+        size = get32(p + at)
+        if size < 30 or size > LARGEST or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
+            break
+        if count and at + 4 + <Py_ssize_t>size > limit:
+            break
+        at += 4 + <Py_ssize_t>size
+        count += 1
+    return count, (at if count else start)
 
 
 def fins_of(data, start, stop):
-    cdef Py_buffer view
+    cdef View view
     cdef const uint8_t *p
     cdef Py_ssize_t first = place_of(start), count = 0, at = first, index, end
     cdef uint32_t size
     cdef bytes out
     cdef char *line
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        p = <const uint8_t *>view.buf
-        end = before(min(view.len, LARGEST), stop)
-        while end - at >= HEAD:
-            size = get32(p + at)
-            if size < 30 or size > end - at - 4 or (get32(p + at + 4) != MESSAGE and get32(p + at + 4) != HEADED):
-                break
-            at += 4 + <Py_ssize_t>size
-            count += 1
-        out = PyBytes_FromStringAndSize(NULL, count * FIN)
-        line = PyBytes_AS_STRING(out)
-        at = first
-        for index in range(count):
-            if end - at < HEAD:
-                raise ValueError("the frames changed while they were answered")
-            memcpy(line, b"FIN ", 4)
-            memcpy(line + 4, p + at + 18, 16)
-            line[20] = 10
-            line += FIN
-            at += 4 + <Py_ssize_t>get32(p + at)
-        return out, count, (at if count else start)
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(data)
+    p = view.at
+    end = before(min(view.size, LARGEST), stop)
+    while end - at >= HEAD:
+        size = get32(p + at)
+        if size < 30 or size > end - at - 4 or (get32(p + at + 4) != MESSAGE and get32(p + at + 4) != HEADED):
+            break
+        at += 4 + <Py_ssize_t>size
+        count += 1
+    out = PyBytes_FromStringAndSize(NULL, count * FIN)
+    line = PyBytes_AS_STRING(out)
+    at = first
+    for index in range(count):
+        if end - at < HEAD:
+            raise ValueError("the frames changed while they were answered")
+        memcpy(line, b"FIN ", 4)
+        memcpy(line + 4, p + at + 18, 16)
+        line[20] = 10
+        line += FIN
+        at += 4 + <Py_ssize_t>get32(p + at)
+    return out, count, (at if count else start)
 
 
 cdef int32_t *positions_of(const uint8_t *p, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t *count) except NULL:
@@ -326,108 +309,87 @@ cdef int32_t *positions_of(const uint8_t *p, Py_ssize_t start, Py_ssize_t stop, 
 
 
 def scan_frames(data, start, stop):
-    cdef Py_buffer view
+    cdef View view
     cdef Py_ssize_t first = place_of(start), count = 0
     cdef int32_t *places
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    view = hold(data)
+    places = positions_of(view.at, first, before(min(view.size, LARGEST), stop), &count)
     try:
-        places = positions_of(<const uint8_t *>view.buf, first, before(min(view.len, LARGEST), stop), &count)
-        try:
-            positions = array("i")
-            positions.frombytes(PyBytes_FromStringAndSize(<const char *>places, (count + 1) * sizeof(int32_t)))
-            return positions, (places[count] if count else start)
-        finally:
-            PyMem_Free(places)
+        positions = array("i")
+        positions.frombytes(PyBytes_FromStringAndSize(<const char *>places, (count + 1) * sizeof(int32_t)))
+        return positions, (places[count] if count else start)
     finally:
-        PyBuffer_Release(&view)
+        PyMem_Free(places)
 
 
 def decode_columns(data, start, stop, row, ids, times, offsets, bodies):
-    cdef Py_buffer view, id_view, time_view, offset_view, body_view
+    cdef View view, id_view, time_view, offset_view, body_view
     cdef const uint8_t *p
     cdef char *id_at
     cdef int64_t *time_at
     cdef int32_t *offset_at
     cdef char *body_at
     cdef Py_ssize_t at = place_of(start), end, index = place_of(row), most, room, total, size
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(ids, &id_view, PyBUF_WRITABLE)
-        try:
-            PyObject_GetBuffer(times, &time_view, PyBUF_WRITABLE)
-            try:
-                PyObject_GetBuffer(offsets, &offset_view, PyBUF_WRITABLE)
-                try:
-                    PyObject_GetBuffer(bodies, &body_view, PyBUF_WRITABLE)
-                    try:
-                        p = <const uint8_t *>view.buf
-                        id_at = <char *>id_view.buf
-                        time_at = <int64_t *>time_view.buf
-                        offset_at = <int32_t *>offset_view.buf
-                        body_at = <char *>body_view.buf
-                        end = before(min(view.len, LARGEST), stop)
-                        most = min(id_view.len // 16, time_view.len // 8, offset_view.len // 4 - 1)
-                        room = min(body_view.len, LARGEST)
-                        if index > most:
-                            raise ValueError("a row outside of the columns")
-                        total = offset_at[index]
-                        if total < 0:
-                            raise ValueError("an offset that is negative")
-                        while index < most and end - at >= HEAD:
-                            size = get32(p + at)
-                            if size < 30 or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
-                                break
-                            size -= 30
-                            if size > room - total:
-                                break
-                            time_at[index] = <int64_t>get64(p + at + 8) / 1000
-                            memcpy(id_at + index * 16, p + at + 18, 16)
-                            memcpy(body_at + total, p + at + HEAD, size)
-                            total += size
-                            index += 1
-                            offset_at[index] = <int32_t>total
-                            at += HEAD + size
-                        return index, at if at > start else start
-                    finally:
-                        PyBuffer_Release(&body_view)
-                finally:
-                    PyBuffer_Release(&offset_view)
-            finally:
-                PyBuffer_Release(&time_view)
-        finally:
-            PyBuffer_Release(&id_view)
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(data)
+    id_view = hold(ids, PyBUF_WRITABLE)
+    time_view = hold(times, PyBUF_WRITABLE)
+    offset_view = hold(offsets, PyBUF_WRITABLE)
+    body_view = hold(bodies, PyBUF_WRITABLE)
+    p = view.at
+    id_at = <char *>id_view.at
+    time_at = <int64_t *>time_view.at
+    offset_at = <int32_t *>offset_view.at
+    body_at = <char *>body_view.at
+    end = before(min(view.size, LARGEST), stop)
+    most = min(id_view.size // 16, time_view.size // 8, offset_view.size // 4 - 1)
+    room = min(body_view.size, LARGEST)
+    if index > most:
+        raise ValueError("a row outside of the columns")
+    total = offset_at[index]
+    if total < 0:
+        raise ValueError("an offset that is negative")
+    while index < most and end - at >= HEAD:
+        size = get32(p + at)
+        if size < 30 or size > end - at - 4 or get32(p + at + 4) != MESSAGE:
+            break
+        size -= 30
+        if size > room - total:
+            break
+        time_at[index] = <int64_t>get64(p + at + 8) / 1000
+        memcpy(id_at + index * 16, p + at + 18, 16)
+        memcpy(body_at + total, p + at + HEAD, size)
+        total += size
+        index += 1
+        offset_at[index] = <int32_t>total
+        at += HEAD + size
+    return index, at if at > start else start
 
 
 def decode_messages(data, start, stop):
-    cdef Py_buffer view
+    cdef View view
     cdef const uint8_t *p
     cdef Py_ssize_t first = place_of(start), count = 0, index, at
     cdef int32_t *places
     cdef list messages
     cdef tuple message
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    view = hold(data)
+    p = view.at
+    places = positions_of(p, first, before(min(view.size, LARGEST), stop), &count)
     try:
-        p = <const uint8_t *>view.buf
-        places = positions_of(p, first, before(min(view.len, LARGEST), stop), &count)
-        try:
-            messages = PyList_New(count)
-            for index in range(count):
-                at = places[index]
-                message = (
-                    <int64_t>get64(p + at + 8),
-                    (<int>p[at + 16] << 8) | p[at + 17],
-                    PyBytes_FromStringAndSize(<const char *>(p + at + 18), 16),
-                    PyBytes_FromStringAndSize(<const char *>(p + at + HEAD), places[index + 1] - at - HEAD),
-                )
-                Py_INCREF(message)
-                PyList_SET_ITEM(messages, index, message)
-            return messages, (places[count] if count else start)
-        finally:
-            PyMem_Free(places)
+        messages = PyList_New(count)
+        for index in range(count):
+            at = places[index]
+            message = (
+                <int64_t>get64(p + at + 8),
+                (<int>p[at + 16] << 8) | p[at + 17],
+                PyBytes_FromStringAndSize(<const char *>(p + at + 18), 16),
+                PyBytes_FromStringAndSize(<const char *>(p + at + HEAD), places[index + 1] - at - HEAD),
+            )
+            Py_INCREF(message)
+            PyList_SET_ITEM(messages, index, message)
+        return messages, (places[count] if count else start)
     finally:
-        PyBuffer_Release(&view)
+        PyMem_Free(places)
 
 
 def with_each_attempts(bytes frames not None, attempts):
@@ -449,20 +411,17 @@ def with_each_attempts(bytes frames not None, attempts):
 
 def with_attempts(frame, attempts):
     cdef bytes out
-    cdef Py_buffer view
+    cdef View view
     cdef uint8_t *p
     cdef uint16_t tries = min(max(attempts, 0), 0xFFFF)
-    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
-    try:
-        if view.len < HEAD:
-            raise ValueError(f"frame of {view.len} bytes, at least {HEAD} needed")
-        out = PyBytes_FromStringAndSize(<const char *>view.buf, view.len)
-        p = <uint8_t *>PyBytes_AS_STRING(out)
-        p[16] = tries >> 8
-        p[17] = tries & 255
-        return out
-    finally:
-        PyBuffer_Release(&view)
+    view = hold(frame)
+    if view.size < HEAD:
+        raise ValueError(f"frame of {view.size} bytes, at least {HEAD} needed")
+    out = PyBytes_FromStringAndSize(<const char *>view.at, view.size)
+    p = <uint8_t *>PyBytes_AS_STRING(out)
+    p[16] = tries >> 8
+    p[17] = tries & 255
+    return out
 
 
 include "_xadds.pxi"
