@@ -33,6 +33,14 @@ def test_every_picture_is_shown_by_a_page() -> None:
     assert there == shown
 
 
+def test_lines_of_chinese_text_are_joined_and_those_of_a_program_are_not() -> None:
+    text = "先启动、\n再发布。\n\n```sh\nmake run  # 启动\nmake test\n```\n\n- 一、\n  二\n"
+
+    joined = script("site").joined(text)
+
+    assert joined == "先启动、再发布。\n\n```sh\nmake run  # 启动\nmake test\n```\n\n- 一、二\n"
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts/site"], capture_output=True, text=True, check=False)
