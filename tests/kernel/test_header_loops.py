@@ -2,6 +2,7 @@
 
 import json
 import struct
+from array import array
 from types import ModuleType
 from typing import Any
 
@@ -203,6 +204,18 @@ def test_values_are_those_of_the_header_that_is_asked_for(kernel: ModuleType) ->
     rows = b'[1,0,{"a":"key","key":"one"}],[2,5,{"keys":"no"}],[3,0,{"key":""}],[7,0,{"key":"\\u00fc"}]'
 
     assert kernel.header_values(rows, b"key") == [(1, b"one"), (7, "ü".encode())]
+    assert kernel.header_column(rows, b"key", 1, 4) == ([b"one", None, None, None], 3)
+    assert kernel.header_column(rows, b"key", 5, 3) == ([None, None, "ü".encode()], 2)
+    assert kernel.header_column(b"", b"key", 5, 2) == ([None, None], 0)
+
+
+def test_a_place_is_found_among_rising_numbers(kernel: ModuleType) -> None:
+    numbers = array("q", [2, 4, 4, 1 << 60])
+
+    assert [kernel.place_among(numbers, each, 0) for each in (-1, 2, 3, 4, 5)] == [0, 0, 1, 1, 3]
+    assert [kernel.place_among(numbers, each, 0) for each in (1 << 60, 1 << 62)] == [3, 4]
+    assert kernel.place_among(numbers, 2, 3) == 3
+    assert kernel.place_among(array("q"), 2, 0) == 0
 
 
 texts = st.one_of(
@@ -251,6 +264,7 @@ def test_the_twins_read_the_same_rows(found: bytes, data: bytes, start: int, sto
     both("row_places", found)
     both("message_ids", found)
     both("header_values", found, b"b-c")
+    both("header_column", found, b"b-c", start, 4)
     answer = both("with_headers", data, found)
     if answer[0] == "gave":
         both("decode_headed", answer[1], max(start, 0), len(answer[1]))

@@ -7,6 +7,7 @@ from test_broker_machine import CHANNELS, MS, RECEIPT, BrokerMachine, Model, Wai
 
 from appending import append
 from example_counts import examples
+from lapwing.broker.channel import keys
 from lapwing.broker.channel.ledger import State
 from lapwing.broker.settings.policies import Policy
 
@@ -38,6 +39,7 @@ class KeyedMachine(BrokerMachine):
     )
     def begin(self, first: dict[str, object], second: dict[str, object], sizes: list[int]) -> None:
         super().begin()
+        keys.KEPT_PAGES = 3  # so that some are dropped and read again
         for channel, changes in zip(CHANNELS, (first, second), strict=True):
             self.choose(channel, changes)
             for at, size in enumerate(sizes):

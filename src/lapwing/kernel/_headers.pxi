@@ -462,32 +462,73 @@ def message_ids(rows):
     return header_values(rows, b"message-id")
 
 
-def header_values(rows, bytes header not None):
-    cdef bytes data = flat(rows)
+cdef bytes value_in(const uint8_t *p, Py_ssize_t at, Py_ssize_t end, bytes header):
+    """The value of the last header of that name among those at `at`, as UTF-8; None if there is none."""
     cdef const char *named = PyBytes_AS_STRING(header)
-    cdef Py_ssize_t longest = PyBytes_GET_SIZE(header)
+    cdef Py_ssize_t longest = PyBytes_GET_SIZE(header), first, begin = 0, length = 0
+    cdef bint naming = True, wanted = False
+    cdef bytes value
+    while at < end:
+        if p[at] != 34:
+            at += 1
+            continue
+        first = at + 1
+        at = past_string(p, at, end)
+        if naming:
+            wanted = at - 1 - first == longest and memcmp(p + first, named, longest) == 0
+        elif wanted:
+            begin, length = first, at - 1 - first
+        naming = not naming
+    if not length:
+        return None
+    value = PyBytes_FromStringAndSize(<const char *>(p + begin), length)
+    return value if memchr(p + begin, 92, length) == NULL else _plain(value)
+
+
+def header_values(rows, bytes header not None):
+    cdef bytes data = flat(rows), value
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
-    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0, place, first, name, length
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0
     cdef int64_t sequence = 0, deferral = 0
     cdef list found = []
-    cdef bint naming, wanted
     while at < end:
         at = next_row(p, at, end, &sequence, &deferral, &begin, &after)
-        place, naming, wanted, name, length = begin, True, False, -1, 0
-        while place < after:
-            if p[place] != 34:
-                place += 1
-                continue
-            first = place + 1
-            place = past_string(p, place, after)
-            if naming:
-                wanted = place - 1 - first == longest and memcmp(p + first, named, longest) == 0
-            elif wanted:
-                name, length = first, place - 1 - first
-            naming = not naming
-        if length > 0:
-            found.append((sequence, _plain(PyBytes_FromStringAndSize(<const char *>(p + name), length))))
+        value = value_in(p, begin, after, header)
+        if value is not None:
+            found.append((sequence, value))
     return found
+
+
+def header_column(rows, bytes header not None, int64_t first, Py_ssize_t count):
+    cdef bytes data = flat(rows), value
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t end = PyBytes_GET_SIZE(data), at = 0, begin = 0, after = 0, longest = 0
+    cdef int64_t sequence = 0, deferral = 0
+    cdef list found = [None] * count
+    while at < end:
+        at = next_row(p, at, end, &sequence, &deferral, &begin, &after)
+        if first <= sequence < first + count:
+            value = value_in(p, begin, after, header)
+            if value is not None:
+                found[sequence - first] = value
+                longest = max(longest, PyBytes_GET_SIZE(value))
+    return found, longest
+
+
+def place_among(sequences, int64_t sequence, Py_ssize_t first):
+    cdef Py_buffer view
+    cdef const int64_t *those
+    cdef Py_ssize_t last, middle
+    PyObject_GetBuffer(sequences, &view, PyBUF_SIMPLE)
+    those, last = <const int64_t *>view.buf, view.len // 8
+    while first < last:
+        middle = (first + last) >> 1
+        if those[middle] < sequence:
+            first = middle + 1
+        else:
+            last = middle
+    PyBuffer_Release(&view)
+    return first
 
 
 def with_headers(frames, rows):

@@ -16,6 +16,7 @@ In the log the frame is that of a plain message. The headers lie beside it in ro
 import json
 import re
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
@@ -203,6 +204,23 @@ def header_values(rows: Buffer, header: bytes) -> list[tuple[int, bytes]]:
         if name:
             found.append((sequence, _plain(name)))
     return found
+
+
+def header_column(rows: Buffer, header: bytes, first: int, count: int) -> tuple[list[bytes | None], int]:
+    """Return the value of a header of each of `count` messages from `first` on, None without one, and the longest size.
+
+    Raises `ValueError`.
+    """
+    found: list[bytes | None] = [None] * count
+    values = [(sequence, value) for sequence, value in header_values(rows, header) if first <= sequence < first + count]
+    for sequence, value in values:
+        found[sequence - first] = value
+    return found, max((len(value) for _, value in values), default=0)
+
+
+def place_among(sequences: "array[int]", sequence: int, first: int) -> int:
+    """Return the place of `sequence` in rising 64-bit numbers from the place `first` on, or where it would be."""
+    return bisect_left(sequences, sequence, first)
 
 
 def _plain(text: bytes) -> bytes:

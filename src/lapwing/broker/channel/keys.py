@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from lapwing.broker.settings.definitions import ChannelSettings
     from lapwing.broker.topic.skips import SkippedRuns
     from lapwing.broker.topic.topic import Topic
-    from lapwing.log.segments.reader import Reader
+    from lapwing.log.segments.reader import Place, Reader
 
-PAGE: Final = 2048  # messages whose keys are read at a time
-PAGE_BYTES: Final = 256 * 1024  # the same in bytes
+PAGE_BYTES: Final = 256 * 1024  # of messages whose keys are read at a time
+KEPT_BYTES: Final = 8 << 20  # of pages on which messages wait that are kept in memory
+KEPT_PAGES: Final = 256
 LEARNED: Final = 1000  # unfinished messages whose keys are read before others have their turn
 MOST_WAITING: Final = 1 << 20  # messages that wait for their key beyond which no more are looked at
 MOST_KEYS: Final = 200_000  # the same for keys
@@ -62,7 +63,41 @@ class Key:
 
     def waits(self) -> bool:
         """Return whether one of its messages waits."""
-        return bool(self.again) or (self.waiting is not None and self.at < len(self.waiting))
+        return self.waiting is not None or bool(self.again)
+
+    def go_out(self) -> None:
+        """Count another message that is out."""
+        self.out += 1
+
+    def come_in(self) -> None:
+        """Count a message less that is out."""
+        self.out -= 1
+
+    def block(self) -> None:
+        """Note that it is among the blocked ones."""
+        self.blocked = True
+
+    def unblock(self) -> None:
+        """Note that it is among the blocked ones no longer."""
+        self.blocked = False
+
+    def line_up(self, level: int) -> None:
+        """Note that it stands in the line, at a level."""
+        self.lined, self.level = True, level
+
+    def step_out(self) -> None:
+        """Note that it stands in the line no longer."""
+        self.lined = False
+
+    def spend_credit(self) -> None:
+        """Use up one message of its turn, which begins with as many as its weight."""
+        if self.credit <= 0:
+            self.credit = self.weight
+        self.credit -= 1
+
+    def return_credit(self) -> None:
+        """Take back the message of its turn that was used up last."""
+        self.credit += 1
 
     def wait(self, sequence: int) -> None:
         """Have a message wait for its first delivery, behind all others of the key."""
@@ -115,7 +150,7 @@ class Line:
 
     def push(self, key: Key) -> None:
         """Put a key at the end."""
-        key.lined = True
+        key.line_up(0)
         self._keys.append(key)
 
     def pop(self) -> Key | None:
@@ -123,13 +158,13 @@ class Line:
         while self._keys:
             key = self._keys.popleft()
             if key.lined:
-                key.lined = False
+                key.step_out()
                 return key
         return None
 
     def leave(self, key: Key) -> None:
         """Take out a key, wherever it stands."""
-        key.lined = False
+        key.step_out()
 
     def move(self, key: Key) -> None:
         """Note that another number of messages of a key is out."""
@@ -140,7 +175,7 @@ class Line:
 
     def put_first(self, key: Key) -> None:
         """Put a key back that was taken out and has not delivered."""
-        key.lined = True
+        key.line_up(0)
         self._keys.appendleft(key)
 
 
@@ -159,8 +194,8 @@ class FairLine(Line):
 
     def push(self, key: Key) -> None:
         """Put a key at the end of its level."""
-        key.lined = True
-        key.level = level = key.out // key.weight
+        level = key.out // key.weight
+        key.line_up(level)
         line = self._levels.get(level)
         if line is None:
             line = self._levels[level] = OrderedDict()
@@ -174,10 +209,8 @@ class FairLine(Line):
             line = self._levels[heap[0]]
             if line:
                 key = line.popitem(last=False)[0]
-                key.lined = False
-                if key.credit <= 0:
-                    key.credit = key.weight
-                key.credit -= 1
+                key.step_out()
+                key.spend_credit()
                 return key
             del self._levels[heappop(heap)]
         return None
@@ -185,7 +218,7 @@ class FairLine(Line):
     def leave(self, key: Key) -> None:
         """Take out a key, wherever it stands."""
         if key.lined:
-            key.lined = False
+            key.step_out()
             del self._levels[key.level][key]
 
     def move(self, key: Key) -> None:
@@ -202,7 +235,7 @@ class FairLine(Line):
 
     def put_first(self, key: Key) -> None:
         """Put a key back that was taken out and has not delivered."""
-        key.credit += 1
+        key.return_credit()
         self.back(key)
 
 
@@ -244,16 +277,79 @@ class KeyedReady(Ready):
 
 
 class Page:
-    """Messages of the log that are looked at together."""
+    """A block of the log: messages that are looked at together."""
 
-    __slots__ = ("first", "frames", "keys", "positions", "stop")
+    __slots__ = ("first", "frames", "keys", "positions", "stop", "used")
 
-    def __init__(self, first: int, frames: bytes, positions: array[int], keys: list[bytes | None]) -> None:
+    def __init__(self, first: int, stop: int, frames: bytes) -> None:
         self.first = first
-        self.stop = first + len(keys)
-        self.frames = frames
-        self.positions = positions
+        self.stop = stop
+        self.frames = frames  # none: the range cannot be read
+        self.positions, _ = kernel.scan_frames(frames, 0, len(frames))
+        self.keys: list[bytes | None] | None = None  # while it is looked at
+        self.used = 0  # when it was read from last, in pages
+
+    def name(self, keys: list[bytes | None]) -> None:
+        """Note the keys of its messages."""
         self.keys = keys
+
+    def use(self, moment: int) -> None:
+        """Note that it is read from."""
+        self.used = moment
+
+
+class Pages:
+    """The pages on which messages wait, as many as are kept: most are delivered soon, and not in order."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._pages: list[Page] = []  # rising, without overlaps
+        self._moment = 0
+
+    def find(self, sequence: int) -> Page | None:
+        """Return the page that has a message."""
+        pages = self._pages
+        low, high = 0, len(pages)
+        while low < high:
+            middle = (low + high) >> 1
+            page = pages[middle]
+            if page.stop <= sequence:
+                low = middle + 1
+            elif page.first > sequence:
+                high = middle
+            else:
+                self._moment += 1
+                page.use(self._moment)
+                return page
+        return None
+
+    def add(self, page: Page) -> None:
+        """Keep a page; drop those that were not read from for longest, where they are too many."""
+        pages = self._pages
+        self._moment += 1
+        page.use(self._moment)
+        if pages and pages[-1].stop > page.first:
+            pages = [each for each in pages if each.stop <= page.first or each.first >= page.stop]
+            pages = sorted([*pages, page], key=_first)
+            self._have(pages)
+        else:
+            pages.append(page)
+            self.bytes += len(page.frames)
+        if self.bytes > KEPT_BYTES or len(pages) > KEPT_PAGES:
+            oldest = sorted([each.used for each in pages])[len(pages) // 4]
+            self._have([each for each in pages if each.used > oldest])
+
+    def _have(self, pages: list[Page]) -> None:
+        self._pages = pages
+        self.bytes = sum([len(each.frames) for each in pages])
+
+    def shed(self) -> None:
+        """Drop all pages; they are read again when needed."""
+        self._have([])
+
+
+def _first(page: Page) -> int:
+    return page.first
 
 
 class Keys:
@@ -278,8 +374,9 @@ class Keys:
         self._behind: deque[tuple[int, Key]] = deque()  # keys that stand in line once so far was looked
         self._stale = True  # whether all of this is to be derived again
         self._reader: Reader | None = None
-        self._page: Page | None = None
-        self._back: Page | None = None  # the page that a message was read from last which the cursor had passed by
+        self._page: Page | None = None  # that was looked at last
+        self._place: Place | None = None  # where the log continues behind it
+        self._pages = Pages()
 
     # --- what the ledger reports -----------------------------------------------------------------------------------
 
@@ -290,7 +387,7 @@ class Keys:
         for sequence in sequences:
             key = self._key_of.get(sequence)
             if key is not None:
-                key.out -= 1
+                key.come_in()
             elif sequence in self._resting:
                 key = self._key_of[sequence] = self._key(self._resting.pop(sequence))
             else:
@@ -302,18 +399,17 @@ class Keys:
         key.returns(sequence)
         if behind > self.passed.position and not key.lined:
             if key.blocked and self.may_deliver(key):
-                key.blocked = False
-                del self.blocked[key]
+                self._unblock(key)
             self._behind.append((behind, key))
         else:
-            self._place(key)
+            self._put(key)
 
     def wait_no_more(self, sequence: int) -> None:
         """Note that a message waits to be delivered again no more: it is out, or is going to leave."""
         key = self._key_of.get(sequence)
         if key is not None and key.withdraw(sequence):
-            key.out += 1
-            self._place(key)
+            key.go_out()
+            self._put(key)
 
     def leave(self, sequences: Iterable[int]) -> None:
         """Note that messages are finished, or nowhere any more."""
@@ -322,8 +418,8 @@ class Keys:
             key = key_of.pop(sequence, None)
             if key is not None:
                 if not (key.again and key.withdraw(sequence)):
-                    key.out -= 1
-                self._place(key)
+                    key.come_in()
+                self._put(key)
             else:
                 self._unread.pop(sequence, None)
                 self._resting.pop(sequence, None)
@@ -336,9 +432,9 @@ class Keys:
                 continue
             key = self._key_of.pop(sequence, None)
             if key is not None:
-                key.out -= 1
+                key.come_in()
                 self._resting[sequence] = key.name
-                self._place(key)
+                self._put(key)
 
     def moved(self, sequence: int) -> None:
         """Note that a message has another place in the ledger, where it is out."""
@@ -346,8 +442,8 @@ class Keys:
             return
         if sequence in self._resting:
             key = self._key_of[sequence] = self._key(self._resting.pop(sequence))
-            key.out += 1
-            self._place(key)
+            key.go_out()
+            self._put(key)
         else:
             self._unread[sequence] = 0
 
@@ -360,7 +456,7 @@ class Keys:
             self._keyless = Key(None, 1)
             for each in (self._key_of, self._resting, self._unread, self._behind, self.blocked):
                 each.clear()
-            self._page = self._back = None
+            self.shed()
 
     # --- keys ------------------------------------------------------------------------------------------------------
 
@@ -380,12 +476,15 @@ class Keys:
         """Return whether a key is not blocked."""
         return key.free or not self.most or key.out < self.most
 
-    def _place(self, key: Key) -> None:
+    def _unblock(self, key: Key) -> None:
+        key.unblock()
+        del self.blocked[key]
+
+    def _put(self, key: Key) -> None:
         """Put a key where it belongs: into the line, among the blocked ones, or nowhere."""
         waits, may = key.waits(), self.may_deliver(key)
         if key.blocked and (may or not waits):
-            key.blocked = False
-            del self.blocked[key]
+            self._unblock(key)
         if waits and may:
             if key.lined:
                 self._line.move(key)
@@ -396,7 +495,7 @@ class Keys:
             self._line.leave(key)
         if waits:
             if not key.blocked:
-                key.blocked = True
+                key.block()
                 self.blocked[key] = self.now
             return
         if not key.out and not key.free and len(self._keys) > IDLE_KEYS:
@@ -435,8 +534,8 @@ class Keys:
         if state is State.READY:
             self._return(key, sequence, self._unread.get(sequence, 0))
         else:
-            key.out += 1
-            self._place(key)
+            key.go_out()
+            self._put(key)
 
     def _name_of(self, channel: Channel, sequence: int) -> bytes | None:
         """Return the key of one unfinished message. Raises `ReadFailed`."""
@@ -494,7 +593,7 @@ class Keys:
             if key is None:
                 break
             if not self.may_deliver(key):
-                self._place(key)
+                self._put(key)
                 continue
             waiting, again = key.waiting, key.again
             following = waiting[key.at] if waiting is not None and key.at < len(waiting) else -1
@@ -506,29 +605,29 @@ class Keys:
             if following >= 0:
                 key.pass_first()
                 if self.passed.take(following):
-                    key.out += 1
+                    key.go_out()
                     self._key_of[following] = key
                     fresh.append(following)
             if key.waits() and self.may_deliver(key):
                 self._line.back(key)
             else:
-                self._place(key)
+                self._put(key)
         return fresh, -1
 
     def pick_again(self, sequence: int) -> None:
         """Have the key of a message stand in line: the message was picked to be delivered again, and was not."""
         key = self._key_of.get(sequence)
         if key is not None:
-            self._place(key)
+            self._put(key)
 
     def put_back(self, sequences: Iterable[int]) -> None:
         """Have messages wait for their first delivery again: they were picked, and could not be delivered."""
         for sequence in sequences:
             key = self._key_of.pop(sequence)
-            key.out -= 1
+            key.come_in()
             key.put_back(sequence)
             self.passed.put_back(sequence)
-            self._place(key)
+            self._put(key)
 
     def reach(self) -> bool:
         """Put those keys in line that waited until so far was looked; return whether there were any."""
@@ -536,7 +635,7 @@ class Keys:
         while self._behind and (full or self._behind[0][0] <= position):
             key = self._behind.popleft()[1]
             if key.free or self._keys.get(key.name) is key:  # type: ignore[arg-type]
-                self._place(key)
+                self._put(key)
                 reached = True
         return reached
 
@@ -578,14 +677,15 @@ class Keys:
                 continue
             if position >= stop:
                 break
+            before = position
             page = self._page
             if page is None or not page.first <= position < page.stop:
                 page = self._load(topic, position, stop)
-            stop = min(page.stop, passed.clear_beyond(position, stop), position + budget)
+            room = min(budget, MOST_WAITING - passed.waiting)
+            stop = min(page.stop, passed.clear_beyond(position, stop), position + room)
             if deleted.total:
                 stop = deleted.clear_until(position, stop)
-            before = position
-            position = self._look_at(page, position, stop, most, sequences, parts) if page.keys else page.stop
+            position = self._look_at(page, position, stop, most, sequences, parts) if page.frames else page.stop
             budget -= position - before
             passed.looked_until(position)
         return budget
@@ -595,8 +695,10 @@ class Keys:
     ) -> int:
         """Look at [start, stop) of a page; return where it ended."""
         first, names, positions, frames = page.first, page.keys, page.positions, page.frames
-        keys, key_of, passed = self._keys, self._key_of, self.passed
+        assert names is not None
+        keys, key_of = self._keys, self._key_of
         fair, limit = self.fair, self.most
+        waiting: list[int] = []
         begun = -1  # place of the first of a run that is delivered
         place = start - first
         end = stop - first
@@ -614,61 +716,75 @@ class Keys:
                     parts.append(frames[positions[begun] : positions[place]])
                     begun = -1
                 first_one = not key.waits()
-                key.wait(first + place)
-                passed.wait(first + place)
+                sequence = first + place
+                key.wait(sequence)
+                waiting.append(sequence)
                 if first_one:
-                    self._place(key)
+                    self._put(key)
             else:
                 if count >= most:
                     break
-                key.out += 1
-                key_of[first + place] = key
-                sequences.append(first + place)
+                key.go_out()
+                sequence = first + place
+                key_of[sequence] = key
+                sequences.append(sequence)
                 count += 1
                 if begun < 0:
                     begun = place
             place += 1
         if begun >= 0:
             parts.append(frames[positions[begun] : positions[place]])
+        if waiting:
+            self.passed.wait(waiting)
+            if self._pages.find(waiting[0]) is None:
+                self._keep(page)
         return first + place
 
-    def _load(self, topic: Topic, position: int, stop: int) -> Page:
-        """Read the page that begins at `position`; one without keys is a range that cannot be read any more."""
-        reader = self._reader
-        if reader is None:
-            reader = self._reader = topic.log.reader(position)
-        reader.seek(position)
+    def _load(self, topic: Topic, sequence: int, end: int) -> Page:
+        """Read the page of a message below `end` that is to be looked at; one without frames cannot be read."""
+        log, before = topic.log, self._page
+        if self._reader is None:
+            self._reader = log.reader(sequence)
+        place = self._place if before is not None and before.stop == sequence else None
         try:
-            frames, count = reader.take(stop, PAGE, PAGE_BYTES)
+            first, stop, frames, self._place = log.load(sequence, place, PAGE_BYTES)
         except OutOfRange:  # the log was cut there
-            page = Page(position, b"", array("i"), [])
-            page.stop = min(max(topic.log.first, position + 1), stop)
-            return page
-        if not frames:
-            page = Page(position, b"", array("i"), [])
-            page.stop = position + max(count, 1)
-            return page
-        rows = topic.log.rows(position, position + count) if self._names.from_headers else b""
-        positions, _ = kernel.scan_frames(frames, 0, len(frames))
-        self._page = Page(position, frames, positions, self._names.of_frames(frames, positions, position, rows))
-        return self._page
+            return Page(sequence, min(max(log.first, sequence + 1), end), b"")
+        page = self._page = Page(first, stop, frames or b"")
+        rows = log.rows(first, stop) if self._names.from_headers and frames else b""
+        page.name(self._names.of_frames(page.frames, page.positions, first, rows) if frames else [])
+        return page
+
+    def shed(self) -> None:
+        """Drop what is kept of the log; it is read again when needed."""
+        self._page = None
+        self._pages.shed()
+        if self._reader is not None:
+            self._reader.share(self._pages, 0)
+
+    def _keep(self, page: Page) -> None:
+        self._pages.add(page)
+        assert self._reader is not None
+        self._reader.share(self._pages, self._pages.bytes)
 
     def read(self, topic: Topic, sequences: Sequence[int]) -> list[bytes]:
-        """Return the frames of messages that the cursor passed by; none for one that is lost. Raises `ReadFailed`."""
-        found: dict[int, bytes] = {}
-        log = topic.log
-        for sequence in sorted(sequences):
-            page = self._back
+        """Return the frames of rising messages that were passed by; none for one that is lost. Raises `ReadFailed`."""
+        found: list[bytes] = []
+        page: Page | None = None
+        for sequence in sequences:
             if page is None or not page.first <= sequence < page.stop:
-                try:
-                    first, stop, frames, _ = log.load(sequence, None, PAGE_BYTES)
-                except OutOfRange:
-                    continue
-                if frames is None:
-                    continue
-                positions, _ = kernel.scan_frames(frames, 0, len(frames))
-                page = self._back = Page(first, frames, positions, [])
-                page.stop = stop
-            place = sequence - page.first
-            found[sequence] = page.frames[page.positions[place] : page.positions[place + 1]]
-        return [found.get(sequence, b"") for sequence in sequences]
+                page = self._pages.find(sequence)
+                if page is None:
+                    try:
+                        first, stop, frames, _ = topic.log.load(sequence, None, PAGE_BYTES)
+                    except OutOfRange:
+                        found.append(b"")
+                        continue
+                    page = Page(first, stop, frames or b"")
+                    self._keep(page)
+            if page.frames:
+                place = sequence - page.first
+                found.append(page.frames[page.positions[place] : page.positions[place + 1]])
+            else:
+                found.append(b"")
+        return found

@@ -46,20 +46,16 @@ class MessageKeys:
         The last position is the end. `rows` are those of their headers.
         """
         count = len(positions) - 1
-        if self._header:
-            found = kernel.header_values(rows, self._header) if rows else []
-            if len(found) == count and found[0][0] == first and found[-1][0] == first + count - 1:
-                named = [value for _, value in found]
-                return [short(value) for value in named] if max(map(len, named)) > _LONGEST else [*named]
-            keys: Keys = [None] * count
-            for sequence, value in found:
-                if first <= sequence < first + count:
-                    keys[sequence - first] = short(value)
+        if not self._header:
+            return [self.of_body(frames[positions[at] + HEAD : positions[at + 1]]) for at in range(count)]
+        keys, longest = kernel.header_column(rows, self._header, first, count)
+        if longest > _LONGEST:
+            keys = [short(key) if key is not None else None for key in keys]
+        if None in keys:
             for place in range(count):
                 if keys[place] is None and frames[positions[place] + HEAD] == _ARRAY:
                     keys[place] = self._of_field(frames[positions[place] + HEAD : positions[place + 1]])
-            return keys
-        return [self.of_body(frames[positions[at] + HEAD : positions[at + 1]]) for at in range(count)]
+        return keys
 
     def of_one(self, frame: bytes, headers: bytes) -> bytes | None:
         """Return the key of one message, of which `headers` are the row, without its brackets."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import compress
 from typing import TYPE_CHECKING
 
+from lapwing import kernel
 from lapwing.broker.topic.skips import Run, Runs, SkippedRuns, gaps, runs_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class PassedBy(SkippedRuns):
 
     def note_finished(self, finished: Sequence[int], cursor: int, into: Runs) -> None:
         """Add to `into` which of these are skipped beyond what was looked at."""
-        if finished and max(finished) >= self.position:
+        if self._runs and finished and max(finished) >= self.position:
             into.add(runs_of(each for each in finished if each >= max(cursor, self.position) and each in self))
 
     def deleted_in(self, deleted: DeletedRuns) -> int:
@@ -153,21 +153,21 @@ class PassedBy(SkippedRuns):
         new = len(self._order) - self._place(before)
         self.count += position - before - skipped - new
 
-    def wait(self, sequence: int) -> None:
-        """Have a message wait that is looked at now; it lies beyond all others that were."""
-        self._order.append(sequence)
-        self._alive.append(1)
-        self.waiting += 1
+    def wait(self, sequences: list[int]) -> None:
+        """Have rising messages wait that are looked at now; they lie beyond all others that were."""
+        self._order.extend(sequences)
+        self._alive += b"\1" * len(sequences)
+        self.waiting += len(sequences)
 
     def has(self, sequence: int) -> bool:
         """Return whether a message waits."""
-        at = bisect_left(self._order, sequence, self._first)
+        at = self._place(sequence)
         return at < len(self._order) and self._order[at] == sequence and bool(self._alive[at])
 
     def take(self, sequence: int) -> bool:
         """Have a message skipped from now on; return whether it waited."""
         order = self._order
-        at = bisect_left(order, sequence, self._first)
+        at = kernel.place_among(order, sequence, self._first)
         if at >= len(order) or order[at] != sequence or not self._alive[at]:
             return False
         self._alive[at] = 0
@@ -177,7 +177,7 @@ class PassedBy(SkippedRuns):
 
     def put_back(self, sequence: int) -> None:
         """Have a message wait again that was looked at and is skipped."""
-        at = bisect_left(self._order, sequence, self._first)
+        at = self._place(sequence)
         if at < len(self._order) and self._order[at] == sequence:
             self._alive[at] = 1
         else:
@@ -223,7 +223,7 @@ class PassedBy(SkippedRuns):
         return [*compress(self._order[first:last], self._alive[first:last])]
 
     def _place(self, sequence: int) -> int:
-        return bisect_left(self._order, sequence, self._first)
+        return kernel.place_among(self._order, sequence, self._first)
 
     def _thin_out(self) -> None:
         """Drop the places of messages that wait no longer, where they are most of them."""

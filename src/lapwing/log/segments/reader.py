@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lapwing import kernel
-from lapwing.log.disk import OpenFiles
+from lapwing.log.disk import OpenFiles, Sheds
 from lapwing.log.options import BLOCK_BYTES
 from lapwing.log.segments.segment import Segment, time_of
 from lapwing.records import dataclass
@@ -59,6 +59,11 @@ class Reader:
             return
         self._place = None
         self.shed()
+
+    def share(self, owner: Sheds, size: int) -> None:
+        """Have the bytes counted that `owner` keeps of the log: it sheds them when others need the room."""
+        if self._files is not None:
+            self._files.keep(owner, size)
 
     def shed(self) -> None:
         """Drop the block; it is read again when needed."""
