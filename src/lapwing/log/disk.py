@@ -100,11 +100,12 @@ class Disk:
         fd = self.open(path, os.O_RDONLY)
         try:
             parts = []
-            at = 0
-            while part := self.pread(fd, 1 << 20, at):
+            at, wanted = 0, os.fstat(fd).st_size + 1  # at once, and beyond its end: a long file is not joined again
+            while part := self.pread(fd, wanted, at):
                 parts.append(part)
                 at += len(part)
-            return b"".join(parts)
+                wanted = 1 << 16
+            return parts[0] if len(parts) == 1 else b"".join(parts)
         finally:
             self.close(fd)
 

@@ -6,7 +6,7 @@
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from lapwing import kernel
@@ -34,6 +34,18 @@ def encode_parts(payload: list[bytes]) -> list[bytes]:
     for part in payload:
         crc = kernel.crc32c(part, crc)
     return [_HEAD.pack(MAGIC, sum(map(len, payload)), crc) + payload[0], *payload[1:]]
+
+
+def matches(data: bytes, payload: Sequence[bytes]) -> bool:
+    """Return whether `data` is one whole, sound record of this payload, which is in parts."""
+    if len(data) < HEAD:
+        return False
+    magic, length, stated = _HEAD.unpack_from(data)
+    crc = 0
+    for part in payload:
+        crc = kernel.crc32c(part, crc)
+    whole: bool = length == len(data) - HEAD == sum(map(len, payload)) > 0
+    return whole and magic == MAGIC and stated == crc
 
 
 def payload_at(data: bytes, offset: int) -> bytes | None:

@@ -193,39 +193,51 @@ def encode(record: Record) -> list[bytes]:
 
 def decode(data: bytes, name: str) -> Record:
     """Return the record in `data`, which was read from `name`. Raises `RemoteDamaged`."""
-    payload = records.payload_at(data, 0)
-    if payload is None or records.HEAD + len(payload) != len(data):
-        raise RemoteDamaged(f"{name}: {len(data)} bytes that do not match their checksum")
-    begin = _LENGTH.size + int.from_bytes(payload[: _LENGTH.size], "little")
+    begin = records.HEAD + _LENGTH.size
+    begin += int.from_bytes(data[records.HEAD : begin], "little")
     try:
-        head = json.loads(payload[_LENGTH.size : begin])
-        if head["format"] != FORMAT:
-            raise RemoteDamaged(f"{name}: of format {head['format']}, which a later version of lapwing reads")
-        parts, at = [], begin
-        for each in head["parts"]:
-            part, at = _part(each, payload, at)
-            parts.append(part)
-        numbers = [_typed(int, head[key]) for key in ("node", "epoch", "index", "time")]
-        texts = [_typed(str, head[key]) for key in ("nonce", "previous", "owner")]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return _decode(data, name, begin)
+    except (RemoteDamaged, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if not records.matches(data, [data[records.HEAD :]]):
+            raise RemoteDamaged(f"{name}: {len(data)} bytes that do not match their checksum") from error
+        if isinstance(error, RemoteDamaged):
+            raise
         raise RemoteDamaged(f"{name}: not understood: {error!r}") from error
-    if at != len(payload) or head["kind"] not in get_args(Kind):
-        raise RemoteDamaged(f"{name}: not understood: a {head['kind']} of {len(payload)} bytes, {at} expected")
+
+
+def _decode(data: bytes, name: str, begin: int) -> Record:
+    """Return a record whose blobs begin at `begin`. They are copied once: their checksum is that of the copies.
+
+    Raises `RemoteDamaged`, or whatever bytes lead to that are no record.
+    """
+    head = json.loads(data[records.HEAD + _LENGTH.size : begin])
+    if head["format"] != FORMAT:
+        raise RemoteDamaged(f"{name}: of format {head['format']}, which a later version of lapwing reads")
+    parts, at = [], begin
+    for each in head["parts"]:
+        part, at = _part(each, data, at)
+        parts.append(part)
+    if not records.matches(data, [data[records.HEAD : begin], *(blob for part in parts for blob in _blobs(part))]):
+        raise RemoteDamaged(f"{name}: its parts do not match its checksum")
+    numbers = [_typed(int, head[key]) for key in ("node", "epoch", "index", "time")]
+    texts = [_typed(str, head[key]) for key in ("nonce", "previous", "owner")]
+    if head["kind"] not in get_args(Kind):
+        raise RemoteDamaged(f"{name}: not understood: a {head['kind']}")
     node, epoch, index, time = numbers
     nonce, previous, owner = texts
     return Record(head["kind"], node, epoch, index, nonce, previous, time, owner, tuple(parts))
 
 
-def _part(facts: list[Any], payload: bytes, at: int) -> tuple[Part, int]:
+def _part(facts: list[Any], data: bytes, at: int) -> tuple[Part, int]:
     """Return a part, and where the blobs of the next one begin. Raises `ValueError`, `KeyError` or `TypeError`."""
     kind = _KINDS[facts[0]]
     values: list[Any] = []
     for (_, form), value in zip(_FIELDS[kind], facts[1:], strict=True):
         if form is bytes:
             end = at + _typed(int, value)
-            if not at <= end <= len(payload):
+            if not at <= end <= len(data):
                 raise ValueError(f"a blob of {value} bytes")
-            values.append(payload[at:end])
+            values.append(data[at:end])
             at = end
         else:
             values.append(_typed(form, value))
