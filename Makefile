@@ -68,10 +68,16 @@ bench: setup
 	$(BIN)/python benchmarks/pipeline.py
 	$(BIN)/python benchmarks/transform.py
 
-# SOAK=10m: how long nsqd runs under load and faults; the report is in build/soak
+# SOAK=10m: how long nsqd runs under load and faults; MACHINES=200: how many are lost on each engine of a remote log;
+# the reports are in build/soak
 SOAK ?= 10m
+MACHINES ?= 200
 soak: setup
 	$(BIN)/python tests/faults/soak.py --time $(SOAK) --report build/soak
+	rm -f build/soak/machines.md
+	LAPWING_MACHINES=$(MACHINES) LAPWING_ENGINES="folder s3 postgresql" LAPWING_REPORT=build/soak/machines.md \
+		$(BIN)/pytest tests/crash/test_machine_lost.py
+	cat build/soak/machines.md
 
 # the long forms of the tests; Hypothesis searches for new examples, where `make test` always tries the same ones
 soak-long: setup

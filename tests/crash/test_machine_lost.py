@@ -1,6 +1,7 @@
 """A machine that is lost again and again under load: nsqd is killed, its data path is gone, and another one takes over.
 
-`LAPWING_MACHINES` is how many are lost, `LAPWING_ENGINES` names the engines to do it on.
+`LAPWING_MACHINES` is how many are lost, `LAPWING_ENGINES` names the engines to do it on, and `LAPWING_REPORT` a file to
+which a row is added for each.
 """
 
 import contextlib
@@ -28,6 +29,13 @@ __all__ = ["cluster", "s3"]
 
 MACHINES = int(os.environ.get("LAPWING_MACHINES", "3"))
 ENGINES = os.environ.get("LAPWING_ENGINES", "folder s3 postgresql proxy").split()
+
+REPORT = os.environ.get("LAPWING_REPORT", "")
+HEAD = (
+    "| remote log | machines lost | acknowledged | lost | ids of two messages | dead letters twice |\n"
+    + "|---" * 6
+    + "|\n"
+)
 
 _numbers = itertools.count()
 
@@ -166,6 +174,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return f"file://{tmp_path}/remote"
 
 
+def report(*facts: object) -> None:
+    """Add a row to the report, if one is wanted."""
+    if REPORT:
+        Path(REPORT).parent.mkdir(parents=True, exist_ok=True)
+        with Path(REPORT).open("a") as file:
+            file.write(("" if file.tell() else HEAD) + f"| {' | '.join(map(str, facts))} |\n")
+
+
 def start(url: str, path: Path, *arguments: str) -> daemons.Daemon:
     """Start a node; where the engine misbehaves, that may need more than one attempt."""
     for _ in range(20):
@@ -183,7 +199,7 @@ def start_once(url: str, path: Path, *arguments: str) -> daemons.Daemon:
 
 
 @pytest.mark.timeout(120 + 30 * MACHINES)
-def test_no_acknowledged_message_is_lost_with_its_machine(url: str, tmp_path: Path):
+def test_no_acknowledged_message_is_lost_with_its_machine(url: str, tmp_path: Path, request: pytest.FixtureRequest):
     machine = start(url, tmp_path / "data0")
     tcp, http = machine.tcp, machine.http
     ports = machine.tcp_port, machine.http_port
@@ -211,11 +227,15 @@ def test_no_acknowledged_message_is_lost_with_its_machine(url: str, tmp_path: Pa
     load.end()
     dead = Counter(letters(ports[1]))
     machine.stop()
+    numbers = {body: number.decode() for number, body in load.bodies.items()}
+    lost = (good - load.received.keys()) | {body for body in bad if numbers.get(body) not in dead}
+    twice = [number for number, count in dead.items() if count > 1]
+    report(
+        request.node.callspec.params["url"], MACHINES, len(load.acknowledged), len(lost), len(load.reused), len(twice)
+    )
 
     assert load.acknowledged, "nothing was published"
-    assert not good - load.received.keys()
+    assert not lost
     assert not load.reused
+    assert not twice
     assert set(load.bodies.values()) <= load.tried
-    assert [number for number, count in dead.items() if count > 1] == []
-    numbers = {body: number for number, body in load.bodies.items()}
-    assert {numbers[body].decode() for body in bad} <= dead.keys()
