@@ -19,29 +19,30 @@ WIDTH: Final = 100
 
 PROGRAMS: Final = {
     "nsqd": ("lapwing.broker.settings.options", "The broker."),
-    "nsqlookupd": ("lapwing.lookup.options", "Discovery: who has which topic."),
+    "nsqlookupd": ("lapwing.lookup.options", "Finds the nsqds that have a topic."),
     "nsqadmin": ("lapwing.admin.options", "The web UI and its JSON API."),
     "nsq_tail": ("lapwing.tools.nsq_tail", "Prints the messages of topics."),
     "nsq_to_file": ("lapwing.tools.nsq_to_file", "Writes topics to files."),
-    "nsq_to_http": ("lapwing.tools.nsq_to_http", "Hands messages to HTTP endpoints."),
+    "nsq_to_http": ("lapwing.tools.nsq_to_http", "Sends messages to HTTP endpoints."),
     "nsq_to_nsq": ("lapwing.tools.nsq_to_nsq", "Copies topics to other nsqds."),
-    "nsq_stat": ("lapwing.tools.nsq_stat", "Prints a channel's figures again and again."),
+    "nsq_stat": ("lapwing.tools.nsq_stat", "Prints the figures of a channel at an interval."),
     "to_nsq": ("lapwing.tools.to_nsq", "Publishes what it reads from stdin."),
 }
 
 HEAD: Final = """\
 # Commands
 
-Made from the programs' own `--help` by `scripts/reference.py`; a test compares.
+This page is written by `scripts/reference.py` from the `--help` of the programs.
 
-Exit codes of `lapwing`: 0 done, 1 it failed, 2 the command line is wrong, 130 ended by Ctrl-C;
-those of `lapwing check` and `lapwing doctor` are given below.
+`lapwing` exits with 0 after success, 1 after a failure, 2 if the command line is wrong, and 130
+after Ctrl-C. `lapwing check` and `lapwing doctor` have exit codes of their own, which are described
+below.
 
-Which cluster a command uses: its address flags, else `--context`, else the environment
-(`LAPWING_NSQD_HTTP`, `LAPWING_NSQD_TCP`, `LAPWING_LOOKUPD_HTTP`), else the current context, else
-this machine. A variable may hold several addresses with spaces between them. `LAPWING_AUTH_SECRET`
-is the secret for servers that require AUTH (also for `lapwing bench` and `nsq_stat`),
-`SSL_CERT_FILE` the certificate authorities for HTTPS.
+A command finds its cluster by its address flags, else by `--context`, else by the environment
+(`LAPWING_NSQD_HTTP`, `LAPWING_NSQD_TCP`, `LAPWING_LOOKUPD_HTTP`), else by the current context;
+without any of these it uses this machine. A variable may hold several addresses with spaces between
+them. `LAPWING_AUTH_SECRET` is the secret for servers that require AUTH (also for `lapwing bench` and
+`nsq_stat`), and `SSL_CERT_FILE` names the certificate authorities for HTTPS.
 """
 
 
@@ -51,8 +52,8 @@ def reference() -> str:
     for name in main.COMMANDS:
         if main.available(name):
             parts += _of_command(f"lapwing {name}", main.load(name), "##")
-    parts.append("\n## NSQ's programs\n\nSame names, flags and config keys as NSQ's, and the flags that lapwing adds.\n"
-                 "Flags may be written with one dash or two.\n")
+    parts.append("\n## NSQ's programs\n\nThey have the names, flags and config keys of NSQ's programs, and the\n"
+                 "flags that lapwing adds. Flags may be written with one dash or two.\n")
     for name, (module, what) in PROGRAMS.items():
         if find_spec(module) is not None:
             parts.append(f"\n### {name}\n\n{what}\n\n{table(options_in(module))}")
