@@ -4,8 +4,9 @@ import pytest
 
 from lapwing.admin.dead_letters import letter_filter, merge_groups, merge_letters, parse_field
 from lapwing.admin.pages.dead_actions import parse_limit
-from lapwing.admin.pages.dead_rows import letter_message, task_row
+from lapwing.admin.pages.dead_rows import TASK_COLUMNS, letter_message
 from lapwing.admin.pages.pending import claim_members, claimed, entry_row
+from lapwing.admin.pages.table_rows import row_of
 from lapwing.client.admin_results import (
     Claimed,
     DeadGroups,
@@ -110,7 +111,8 @@ def test_a_letter_is_shown_with_what_is_known_of_it():
 
 
 def test_a_redrive_is_shown_with_what_it_skipped():
-    row = task_row("a", task(skipped={"the channel is gone": 2}, state="done", rate="5/s"))
+    shown = {**task(skipped={"the channel is gone": 2}, state="done", rate="5/s"), "node": "a"}
+    row = row_of(TASK_COLUMNS, "a", shown)
 
     assert row[2:8] == ["redrive to the channel", [["done", "good", "5 done, 7 left"]], 5, 2, None, "5/s"]
     assert row[-1] == "2 skipped: the channel is gone"

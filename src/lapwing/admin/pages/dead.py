@@ -13,14 +13,11 @@ from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.dead_actions import ask_cancel, ask_purge, ask_purge_one, ask_redrive, ask_redrive_one
 from lapwing.admin.pages.dead_rows import (
     GROUP_COLUMNS,
-    LETTER_COLUMNS,
     TASK_COLUMNS,
-    TOPIC_COLUMNS,
-    group_row,
+    letter_columns,
+    letter_key,
     letter_message,
-    letter_row,
-    task_row,
-    topic_row,
+    topic_columns,
 )
 from lapwing.admin.pages.elements import (
     Field,
@@ -36,6 +33,7 @@ from lapwing.admin.pages.elements import (
 )
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.message_rows import parse_edges, show_edges
+from lapwing.admin.pages.table_rows import row_of
 from lapwing.client.admin import Admin, LetterFilter
 from lapwing.client.admin_results import settled
 from lapwing.client.cluster import Json, Node
@@ -67,11 +65,6 @@ class LetterQuery:
         return links.page("/dead", topic=self.topic, **self.given, edges=edges, letter=self.letter)
 
 
-def href(links: PageLinks, topic: str) -> str:
-    """Return the link to the dead letters of a topic."""
-    return LetterQuery(topic).href(links)
-
-
 def draw(view: PageView) -> None:
     """Draw `/dead`."""
     view.explain("Messages that a channel has given up. A redrive returns them to that channel, and to no other.")
@@ -92,14 +85,11 @@ def _topics(view: PageView) -> None:
         table = Table(
             "topics",
             "Dead-letter topics",
-            TOPIC_COLUMNS,
+            topic_columns(view.links),
             order="letters:down",
             empty="No channel has given up a message. A channel gives up after max_attempts failures: see Settings.",
         )
-    view.live(
-        lambda: table.show([topic_row(each, href(view.links, each.name)) for each in view.admin.poller.dead.values()]),
-        dead=True,
-    )
+    view.live(lambda: table.show_each(view.admin.poller.dead.values(), lambda each: each.name), dead=True)
 
 
 def _tasks(view: PageView, topic: str) -> None:
@@ -114,7 +104,7 @@ def _tasks(view: PageView, topic: str) -> None:
         tasks = found.tasks if found is not None else {}
         box.set_visibility(bool(tasks))
         buttons.set_visibility(found is not None and bool(found.running) and view.visitor.may_change)
-        table.show([task_row(node, task) for node, task in tasks.items()])
+        table.show_each(({**task, "node": node} for node, task in tasks.items()), "node")
 
     view.live(refresh, dead=True)
 
@@ -132,7 +122,7 @@ def _form(view: PageView, query: LetterQuery) -> None:
             kind="select",
             options=[(name, name) for name in topics],
             value=query.topic,
-            on_change=lambda name: view.go(href(view.links, name)),
+            on_change=lambda name: view.go(view.links.dead(name)),
         )
         reasons = [("", "any reason"), *((reason, reason) for reason in DEAD_REASONS)]
 
@@ -149,7 +139,7 @@ def _form(view: PageView, query: LetterQuery) -> None:
         text("text", "Body contains", "170px")
         button("Show", go, tone="main", sign="search")
         if query.given:
-            link_button("All letters", href(view.links, query.topic), sign="clear")
+            link_button("All letters", view.links.dead(query.topic), sign="clear")
         more = not query.given.keys().isdisjoint(_RARER)
         with element("details", None, "lw-more-fields", open=more or None):
             element("summary", "More conditions")
@@ -179,7 +169,11 @@ class DeadLetters:
         with element("div", None, "lw-two"):
             with panel("Letters", "the oldest first"):
                 self._table = Table(
-                    "letters", f"Letters of {query.topic}", LETTER_COLUMNS, on_pick=self.pick, empty="No dead letters."
+                    "letters",
+                    f"Letters of {query.topic}",
+                    letter_columns(query.given.get("text", "")),
+                    on_pick=self.pick,
+                    empty="No dead letters.",
                 )
                 with element("div", None, "lw-buttons lw-pad"):
                     if query.edges:
@@ -249,8 +243,8 @@ class DeadLetters:
         if not nodes:
             lost.append(f"No nsqd that answers has dead letters in {query.topic}.")
         show_notice(self._problem, "; ".join(dict.fromkeys(lost)))
-        self._group_table.show([group_row(str(number), each) for number, each in enumerate(self._groups)])
-        self._table.show([letter_row(letter, query.given.get("text", "")) for letter in page.letters])
+        self._group_table.show([row_of(GROUP_COLUMNS, str(number), each) for number, each in enumerate(self._groups)])
+        self._table.show_each(page.letters, letter_key)
         self._next.set_visibility(not page.complete)
         set_attributes(self._next, href=replace(query, edges=page.edges, letter="").href(self._view.links))
 

@@ -8,7 +8,7 @@ from nicegui import background_tasks
 from lapwing.admin.actions import Action
 from lapwing.admin.audit import in_words
 from lapwing.admin.dead_letters import letter_filter
-from lapwing.admin.pages.dead_rows import LETTER_COLUMNS, letter_row
+from lapwing.admin.pages.dead_rows import letter_columns, letter_key
 from lapwing.admin.pages.elements import Table, element, set_text
 from lapwing.admin.pages.forms import form_dialog
 from lapwing.admin.pages.frame import PageView
@@ -58,7 +58,7 @@ def ask_redrive(view: PageView, brokers: Admin, topic: str, given: Mapping[str, 
             )
             limit = form.field("At most, over all nsqds", placeholder="all", on_change=lambda _: forget())
         verdict = element("p", "", role="status")
-        table = Table("sample", "Sample of the letters", LETTER_COLUMNS, plain=True)
+        table = Table("sample", "Sample of the letters", letter_columns(), plain=True)
         table.set_visibility(False)
 
         async def preview() -> dict[str, Any] | None:
@@ -66,7 +66,7 @@ def ask_redrive(view: PageView, brokers: Admin, topic: str, given: Mapping[str, 
             results = await brokers.redrive(topic, letter_filter(given), **asked, dry_run=True)
             found = counted(results)
             set_text(verdict, f"{several(found, 'letter')} would be redriven." if found else "No letter matches.")
-            table.show([letter_row(letter) for letter in sampled(results)])
+            table.show_each(sampled(results), letter_key)
             table.set_visibility(found > 0)
             return asked if found else None
 

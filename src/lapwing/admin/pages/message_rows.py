@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lapwing import kernel
-from lapwing.admin.pages.table_rows import Row, TableColumn
+from lapwing.admin.pages.table_rows import Columns, Label, TableColumn
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, size
 from lapwing.client.log_reader import LogMessage
@@ -16,15 +16,6 @@ PREVIEW: Final = 240  # characters of a body in the list
 BEFORE_MATCH: Final = 24  # of them before the text that was searched for
 WHOLE: Final = 262_144  # characters of a body in the view
 MOST_PAIRS: Final = 500  # pairs of a Redis entry in the view
-
-MESSAGE_COLUMNS: Final = (
-    TableColumn("sequence", "Sequence", "text"),
-    TableColumn("published", "Published", "stamp", "In UTC"),
-    TableColumn("node", "Node", "text"),
-    TableColumn("size", "Size", "bytes"),
-    TableColumn("body", "Body", "code"),
-    TableColumn("headers", "Headers", "labels"),
-)
 
 
 def parse_edges(text: str) -> dict[str, int]:
@@ -62,20 +53,21 @@ def shown_body(body: bytes, text: str = "") -> str:
         return f"binary: {body[:40].hex(' ')}"
 
 
-def message_row(message: LogMessage, text: str = "") -> Row:
-    """Return the row of one message."""
-    headers = [
-        [f"{len(message.headers)}", "info", "\n".join(f"{key}: {value}" for key, value in message.headers.items())]
-    ]
-    return [
-        f"{message.node}|{message.sequence}",
-        str(message.sequence),
-        message.timestamp / 1e9,
-        message.node,
-        len(message.body),
-        shown_body(message.body, text),
-        headers if message.headers else [],
-    ]
+def message_columns(text: str = "") -> Columns:
+    """Return the columns of messages; of a body that contains `text` that part is shown."""
+    return (
+        TableColumn("sequence", "Sequence", "text", cell=lambda message: str(message.sequence)),
+        TableColumn("published", "Published", "stamp", "In UTC", cell=lambda message: message.timestamp / 1e9),
+        TableColumn("node", "Node", "text"),
+        TableColumn("size", "Size", "bytes", cell=lambda message: len(message.body)),
+        TableColumn("body", "Body", "code", cell=lambda message: shown_body(message.body, text)),
+        TableColumn("headers", "Headers", "labels", cell=_headers),
+    )
+
+
+def _headers(message: LogMessage) -> list[Label]:
+    lines = "\n".join(f"{key}: {value}" for key, value in message.headers.items())
+    return [[str(len(message.headers)), "info", lines]] if message.headers else []
 
 
 def shortened(message: Json) -> Json:

@@ -24,7 +24,7 @@ from lapwing.admin.pages.elements import (
 )
 from lapwing.admin.pages.frame import PageView
 from lapwing.admin.pages.live_tail import KEPT, LiveTail
-from lapwing.admin.pages.message_rows import MESSAGE_COLUMNS, message_row, parse_edges, shortened, show_edges
+from lapwing.admin.pages.message_rows import message_columns, parse_edges, shortened, show_edges
 from lapwing.admin.pages.publish import Draft, ask_publish
 from lapwing.client.format import count, size, utc_time
 from lapwing.client.format import messages as messages_word
@@ -200,7 +200,7 @@ class MessageList:
                 self._table = Table(
                     "messages",
                     f"Messages of {query.topic}",
-                    MESSAGE_COLUMNS,
+                    message_columns(query.text),
                     on_pick=self.pick,
                     empty="No message contains this text." if query.text else "No messages here.",
                 )
@@ -211,7 +211,7 @@ class MessageList:
             background_tasks.create(self.pick(query.message))
 
     def _show(self) -> None:
-        self._table.show([message_row(message, self._query.text) for message in self._messages])
+        self._table.show_each(self._messages, lambda message: f"{message.node}|{message.sequence}")
 
     def _add(self, newer: list[LogMessage]) -> None:
         self._messages = (newer + self._messages)[:KEPT]

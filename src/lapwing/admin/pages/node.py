@@ -12,6 +12,7 @@ from lapwing.admin.pages.own_topics import OwnTopics
 from lapwing.admin.pages.table_rows import (
     CONNECTIONS,
     QUEUE,
+    Label,
     Row,
     TableColumn,
     channel_key,
@@ -24,11 +25,6 @@ from lapwing.admin.pages.topic import node_actions
 from lapwing.client.cluster import Json
 from lapwing.client.format import count, duration, rate, size, utc_time
 
-OPTION_COLUMNS: Final = (
-    TableColumn("flag", "Option", "text"),
-    TableColumn("value", "Value", "code"),
-    TableColumn("origin", "Set", "labels"),
-)
 SET: Final = ["set", "info", "Differs from the default"]
 
 
@@ -150,8 +146,16 @@ def _options(view: PageView, name: str) -> None:
         everything = not everything
         refresh()
 
+    def labels(option: Json) -> list[Label]:
+        return [SET] if everything and not option["default"] else []
+
+    columns = (
+        TableColumn("flag", "Option", "text"),
+        TableColumn("value", "Value", "code"),
+        TableColumn("origin", "Set", "labels", cell=labels),
+    )
     with panel("Options in force", "flags of this nsqd that differ from their default") as box:
-        table = Table("options", f"Options of {name}", OPTION_COLUMNS, empty="Every flag has its default.")
+        table = Table("options", f"Options of {name}", columns, empty="Every flag has its default.")
         with element("div", None, "lw-pad"):
             more = element("button", "", "lw-button", type="button")
             more.on("click", turn, args=[])
@@ -160,12 +164,7 @@ def _options(view: PageView, name: str) -> None:
         found = view.admin.poller.resources.get(name)
         box.set_visibility(found is not None)
         options = sorted((found or {}).get("options") or (), key=lambda option: bool(option["default"]))
-        shown = [each for each in options if everything or not each["default"]]
-
-        def labels(option: Json) -> list[list[str]]:
-            return [SET] if everything and not option["default"] else []
-
-        table.show([[each["flag"], each["flag"], each["value"], labels(each)] for each in shown])
+        table.show_each((each for each in options if everything or not each["default"]), "flag")
         set_text(more, "Show only those that differ" if everything else f"Show all {len(options)}")
 
     view.live(refresh)

@@ -9,7 +9,7 @@ from nicegui import background_tasks
 from lapwing.admin.actions import Action
 from lapwing.admin.audit import in_words
 from lapwing.admin.error_texts import refusals
-from lapwing.admin.pages.dead_rows import seconds_of, shown_time, with_facts
+from lapwing.admin.pages.dead_rows import first_line, seconds_of, shown_time, with_facts
 from lapwing.admin.pages.elements import (
     MessageView,
     Table,
@@ -102,7 +102,7 @@ def entry_row(entry: PendingMessage, node: str, node_href: str, state: str, *, m
         "deadline": seconds_of(entry.deadline),
         "deliveries": entry.deliveries,
         "failures": entry.failures,
-        "error": str(entry.error or "").partition("\n")[0][:240],
+        "error": first_line(entry.error),
         "size": entry.size,
         "actions": [
             [action.name, f"{label_of(action, state)} …", "danger" if action.tone == "kill" else ""]
