@@ -74,7 +74,7 @@ def test_with_a_secret_everything_works(guarded: Daemon, monkeypatch: pytest.Mon
 def test_check_names_the_node_that_refuses(guarded: Daemon) -> None:
     said = lapwing("check", daemon=guarded, code=2).stdout
 
-    assert said.startswith(f"CRITICAL: {guarded.http}: got response 401 ")
+    assert said.startswith(f"CRITICAL: nsqd {guarded.http} does not answer: got response 401 ")
 
 
 def test_a_secret_that_is_not_enough_is_refused_by_name(guarded: Daemon) -> None:
