@@ -92,7 +92,6 @@ class ReadOnlyDisk(Disk):
 
     @staticmethod
     def open(path: str, flags: int, mode: int = 0) -> int:
-        """Open for reading only."""
         return os.open(path, os.O_RDONLY)
 
 

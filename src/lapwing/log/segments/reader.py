@@ -49,7 +49,6 @@ class Reader:
         self.sequence = sequence
 
     def seek(self, sequence: int) -> None:
-        """Go to `sequence`."""
         if sequence == self.sequence:
             return
         block, ahead = self._block, sequence - self.sequence
@@ -108,9 +107,7 @@ class Reader:
         return block, at, after, count
 
     def _done(self) -> None:
-        self._block = b""
-        self._at = 0
-        self._end = -1
+        self.shed()
         if self._kept and self._files is not None:
             self._kept = False
             self._files.keep(self, 0)

@@ -44,7 +44,6 @@ class Sync:
         return self._under_way is None and not self._doubtful
 
     def wrote(self, segment: Segment, *, created: bool = False) -> None:
-        """Note a write."""
         self.dirty.add(segment)
         if created:
             self.names_dirty = True

@@ -76,7 +76,6 @@ class SequenceMap:
         return chain(*(compress(block.sequences, block.alive) for block in self._blocks), self._fresh)
 
     def get(self, sequence: int) -> Row | None:
-        """Return the row of a sequence."""
         row = self._fresh.get(sequence)
         if row is not None:
             return row
@@ -87,7 +86,6 @@ class SequenceMap:
         return None
 
     def set(self, sequence: int, *row: int) -> None:
-        """Set the row of a sequence."""
         for block in self._blocks:
             at = block.find(sequence)
             if at >= 0:
@@ -114,7 +112,6 @@ class SequenceMap:
         return None
 
     def clear(self) -> None:
-        """Remove everything."""
         self._blocks.clear()
         self._fresh.clear()
 

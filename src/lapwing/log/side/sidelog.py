@@ -57,7 +57,6 @@ class MessageStore:
         return iter(self._fresh)
 
     def put(self, sequence: int, frame: bytes) -> None:
-        """Keep a frame."""
         self._fresh[sequence] = frame
 
     def frame(self, sequence: int) -> bytes:
@@ -68,7 +67,6 @@ class MessageStore:
         return frame
 
     def drop(self, sequences: Iterable[int]) -> None:
-        """Drop the frames of `sequences`."""
         for sequence in sequences:
             self._fresh.pop(sequence, None)
 
@@ -109,17 +107,14 @@ class SideLog(MessageStore):
         return len(self._places) + len(self._fresh)
 
     def sequences(self) -> Iterator[int]:
-        """Yield every sequence whose frame is here, in no order."""
         return chain(self._places, self._fresh)
 
     def put(self, sequence: int, frame: bytes) -> None:
-        """Keep a frame."""
         if self._places.pop(sequence) is not None:
             self._dropped.append(sequence)
         self._fresh[sequence] = frame
 
     def frame(self, sequence: int) -> bytes:
-        """Return the frame of a message. Raises `OutOfRange`, `CorruptChunk`, or `ReadFailed`."""
         fresh = self._fresh.get(sequence)
         if fresh is not None:
             return fresh
@@ -135,7 +130,6 @@ class SideLog(MessageStore):
         return payload[_PUT.size :]
 
     def drop(self, sequences: Iterable[int]) -> None:
-        """Drop the frames of `sequences`."""
         for sequence in sequences:
             if self._fresh.pop(sequence, None) is not None:
                 continue
@@ -143,7 +137,6 @@ class SideLog(MessageStore):
                 self._dropped.append(sequence)
 
     def drop_all(self) -> None:
-        """Drop every frame, in the time of few."""
         self._fresh.clear()
         self._dropped.extend(self._places)
         self._places.clear()
@@ -198,7 +191,6 @@ class SideLog(MessageStore):
         self._file.file.close()
 
     def destroy(self) -> None:
-        """Remove the file."""
         self._places.clear()
         self._fresh.clear()
         self._dropped.clear()

@@ -45,7 +45,6 @@ class Exchange:
 
     @property
     def status(self) -> int:
-        """The status of the answer."""
         return self._parser.status
 
     @property

@@ -362,7 +362,6 @@ class HttpConnection(asyncio.Protocol):
         self._advance()
 
     def abort(self) -> None:
-        """Cut the connection."""
         self._transport.abort()
 
     def _pause(self) -> None:

@@ -62,7 +62,6 @@ class HttpServer:
         self._empty: asyncio.Event | None = None  # set when the last connection is gone
 
     def protocol(self) -> HttpConnection:
-        """Return a protocol for one more connection."""
         return HttpConnection(self)
 
     def keep(self, raw: bytes, head: Head) -> None:
@@ -83,7 +82,6 @@ class HttpServer:
         return True
 
     def left(self, connection: HttpConnection) -> None:
-        """Remove a connection."""
         self.connections.discard(connection)
         if self._empty is not None and not self.connections:
             self._empty.set()

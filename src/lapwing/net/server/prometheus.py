@@ -11,7 +11,6 @@ def head(name: str, kind: str, text: str) -> str:
 
 
 def line(name: str, labels: dict[str, str], number: float) -> str:
-    """Return one sample."""
     return f"{name}{label_set(labels)} {number!r}\n"
 
 

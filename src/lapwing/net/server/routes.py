@@ -145,5 +145,4 @@ class TlsRequired:
         self._route = always(Answer(403, body, JSON))
 
     def resolve(self, head: Head) -> tuple[Route, str]:
-        """Return the refusal."""
         return self._route, ""

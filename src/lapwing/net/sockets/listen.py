@@ -125,7 +125,6 @@ class Listener:
             task.add_done_callback(self._handshakes.discard)
 
     def close(self) -> None:
-        """Stop listening."""
         for task in (*self._tasks, *self._handshakes):
             task.cancel()
         if self._polled is not None:

@@ -205,7 +205,6 @@ class PolledTransport(asyncio.Transport):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def is_reading(self) -> bool:
-        """Return whether bytes are received."""
         return self._reading
 
     def pause_reading(self) -> None:
@@ -220,7 +219,6 @@ class PolledTransport(asyncio.Transport):
         return partial.unfinished() if partial is not None else b""
 
     def resume_reading(self) -> None:
-        """Receive again."""
         if not self._reading and not self._closing:
             self._reading = True
             self._watch()
@@ -303,17 +301,12 @@ class PolledTransport(asyncio.Transport):
             self._socket.shutdown(socket.SHUT_WR)
 
     def can_write_eof(self) -> bool:
-        """Return whether `write_eof` works: always."""
         return True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Set the sizes of the buffer at which writing pauses and resumes."""
         self._high = 65536 if high is None else high
         self._low = self._high // 4 if low is None else low
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Return (low, high)."""
-        return self._low, self._high
 
     def get_write_buffer_size(self) -> int:
         """Return how many bytes the socket has not taken yet."""
@@ -322,7 +315,6 @@ class PolledTransport(asyncio.Transport):
     # --- the end -----------------------------------------------------------------------------------------------
 
     def is_closing(self) -> bool:
-        """Return whether the connection is closed or being closed."""
         return self._closing
 
     def close(self) -> None:
@@ -339,17 +331,6 @@ class PolledTransport(asyncio.Transport):
     def abort(self) -> None:
         """Close at once; what waits in the buffer is dropped."""
         self._lose(None)
-
-    # --- what asyncio asks besides -----------------------------------------------------------------------------
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol that gets the events."""
-        return self._protocol
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Give the events to another protocol."""
-        assert isinstance(protocol, asyncio.Protocol)
-        self._protocol = protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return the socket, or the address of either end."""

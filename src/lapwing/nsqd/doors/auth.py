@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote_plus
 
 from lapwing.broker.settings.options import Options
@@ -32,27 +32,23 @@ class AuthFailed(LapwingError):
         self.refused = refused
 
 
-class Pattern(Protocol):
-    """A compiled pattern that is searched in linear time."""
-
-    def search(self, text: str) -> object | None:
-        """Return a match if the pattern is found anywhere in `text`, else None."""
+Search = Callable[[str], object | None]  # returns a match if its pattern is found anywhere in a text; in linear time
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """Permissions for the topics and channels that match its patterns."""
 
-    topic: Pattern
-    channels: tuple[Pattern, ...]
+    topic: Search
+    channels: tuple[Search, ...]
     permissions: frozenset[str]
 
     def allows(self, permission: str, topic: str, channel: str) -> bool:
         """Return whether this grant covers it; to publish, the channel is empty."""
         return (
             permission in self.permissions
-            and self.topic.search(topic) is not None
-            and any(pattern.search(channel) is not None for pattern in self.channels)
+            and self.topic(topic) is not None
+            and any(search(channel) is not None for search in self.channels)
         )
 
 
@@ -72,7 +68,7 @@ class Authorizations:
 
     def knows(self, topic: str) -> bool:
         """Return whether any grant is for the topic."""
-        return any(grant.topic.search(topic) is not None for grant in self.authorizations)
+        return any(grant.topic(topic) is not None for grant in self.authorizations)
 
     def expired(self, now: int) -> bool:
         """Return whether the server has to be asked again."""
@@ -140,17 +136,17 @@ def _list(entry: dict[str, Any], key: str) -> list[Any]:
     return found
 
 
-def _compiled(pattern: str) -> Pattern:
+def _compiled(pattern: str) -> Search:
     """Compile a pattern in Go's syntax: one that could take exponential time is refused."""
     import re2  # type: ignore[import-untyped]  # here, as nobody who asks no auth server needs it
 
     options = re2.Options()
     options.log_errors = False
     try:
-        compiled: Pattern = re2.compile(pattern, options=options)
+        search: Search = re2.compile(pattern, options=options).search
     except re2.error as error:
         raise AuthFailed(f"pattern {pattern!r} does not compile: {error}") from error
-    return compiled
+    return search
 
 
 class Authenticator:

@@ -157,7 +157,6 @@ class Connection(asyncio.Protocol):
     # --- asyncio's side ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with a client."""
         transport = cast(asyncio.Transport, transport)
         self.transport = transport
         if isinstance(transport, PolledTransport):
@@ -177,7 +176,6 @@ class Connection(asyncio.Protocol):
         door.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes from the client."""
         if self.mode is Mode.CLOSING or self._session.doomed:
             return
         if self.mode is Mode.GREETING:
@@ -440,7 +438,6 @@ class Connection(asyncio.Protocol):
             polled.direct = not waits
 
     def write(self) -> None:
-        """Send what is ready."""
         ready, transport, layers = self._session.replies.ready, self.transport, self.layers
         if not ready or transport is None:
             return

@@ -54,7 +54,6 @@ class ClientTimer:
             action()
 
     def stop(self) -> None:
-        """Wait for nothing."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -40,7 +40,6 @@ class Intakes:
         self._finishes: WeakKeyDictionary[Channel, Finishes] = WeakKeyDictionary()
 
     def begin(self) -> None:
-        """Begin a round."""
         self._turn.begin()
         self._begun = now = self._now()
         self.round.begin(now, self._broker.skew)

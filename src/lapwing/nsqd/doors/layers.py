@@ -97,7 +97,6 @@ class Encrypted:
 
     @property
     def cipher(self) -> str:
-        """The name of the cipher suite."""
         chosen = self._tls.cipher()
         return chosen[0] if chosen else ""
 

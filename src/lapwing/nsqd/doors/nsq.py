@@ -53,7 +53,6 @@ class NsqProtocol(ClientProtocol):
         self.intake_waits = context.intakes is not None and context.intakes.waits
 
     def opened(self, host: str, address: str, now: int) -> None:
-        """Take note of a new client."""
         self._agree(self._context.terms.settings(host))
         about = self.session.about
         about.client_id = about.hostname = host
@@ -65,13 +64,11 @@ class NsqProtocol(ClientProtocol):
             self._timer.arm(self._context.options.magic_timeout, self.connection.hang_up)
 
     def too_many(self, limit: int) -> ProtocolError:
-        """Return the error for a client beyond `limit`."""
         return ProtocolError("E_TOO_MANY_CONNECTIONS", f"this broker takes {limit} connections at a time")
 
     # --- input -------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Give bytes of the client to the parser."""
         self._wire.receive(data)
 
     @property
@@ -295,7 +292,6 @@ class NsqProtocol(ClientProtocol):
     # --- heartbeats --------------------------------------------------------------------------------------------
 
     def send_heartbeat(self) -> None:
-        """Send a heartbeat."""
         self.session.replies.push(frames.HEARTBEAT)
 
     def on_silence(self) -> None:
@@ -315,7 +311,6 @@ class NsqProtocol(ClientProtocol):
 
     @property
     def consumes(self) -> bool:
-        """Whether the client is a consumer."""
         return self.session.subscription is not None
 
     def on_drained(self) -> None:
@@ -329,7 +324,6 @@ class NsqProtocol(ClientProtocol):
             self._turn.schedule_flush()
 
     def closed(self) -> None:
-        """Release everything that the client had."""
         session, transport = self.session, self.connection.polled
         if transport is not None:
             transport.finishes = self._finishing = None

@@ -18,7 +18,6 @@ from lapwing.nsqd.doors.connection import NEW_TOPIC, ClientProtocol, Connection
 from lapwing.nsqd.stats import memory
 from lapwing.nsqd.turn import Turn
 from lapwing.records import dataclass
-from lapwing.sessions.redis import server as redis_server
 from lapwing.sessions.redis.context import RedisContext, ServerFacts
 from lapwing.sessions.redis.replies import write_failed
 from lapwing.sessions.redis.session import RedisSession
@@ -137,7 +136,6 @@ class RedisProtocol(ClientProtocol):
         self._postponed: Request | None = None  # a long request that waits for the next turn
 
     def opened(self, host: str, address: str, now: int) -> None:
-        """Take note of a new client."""
         peer, transport = self.session.peer, self.connection.transport
         peer.address = address
         peer.local_address = _local(transport)
@@ -146,14 +144,12 @@ class RedisProtocol(ClientProtocol):
             self.connection.polled.peer = peer
 
     def too_many(self, limit: int) -> ProtocolError:
-        """Return the error for a client beyond `limit`."""
         self._door.context.counts.rejected += 1
         return ProtocolError("ERR", _MAX_CLIENTS)
 
     # --- requests --------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Give bytes of the client to the parser."""
         self._parser.receive(data)
 
     @property
@@ -164,7 +160,6 @@ class RedisProtocol(ClientProtocol):
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether a command waits."""
         return self.session.wait is not None
 
     @property
@@ -242,9 +237,9 @@ class RedisProtocol(ClientProtocol):
         if self.session.wait is None:
             return  # the client is gone
         if grants is None:
-            redis_server.deny(self.session)
+            self.session.deny()
         else:
-            redis_server.admit(self.session, grants, grants.identity)
+            self.session.grant(grants, grants.identity)
 
     async def _ask(self, secret: bytes) -> Authorizations | None:
         """Return what the auth servers grant; None if they grant nothing."""
@@ -288,7 +283,6 @@ class RedisProtocol(ClientProtocol):
             transport.write(piece)
 
     def closed(self) -> None:
-        """Release everything that the client had."""
         if self._alarm is not None:
             self._alarm.cancel()
         self.session.leave()

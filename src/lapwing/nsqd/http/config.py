@@ -38,7 +38,6 @@ class Config:
         }
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         largest = self._options.max_msg_size
         return [
             Route("GET", "/config/<option>", self.read),

@@ -43,15 +43,12 @@ _EXAMPLE: Final = '{"filter": {"reason": "attempts"}, "rate": "100/s"}'
 
 
 class DeadApi:
-    """The routes."""
-
     def __init__(self, turn: Turn, wake: Callable[[], None]) -> None:
         """`wake` has the tasks worked off."""
         self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
         self._wake = wake
 
     def routes(self) -> list[Route]:
-        """Return the routes for the table."""
         largest = 2 * self._broker.options.max_msg_size + (64 << 10)  # a body as base64, and what stands beside it
         return [
             Route("GET", "/dead", self.topics, access=KNOWN),

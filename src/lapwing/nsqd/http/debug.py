@@ -22,40 +22,20 @@ from lapwing.nsqd.stats import memory
 _RATE: Final = 0.01  # seconds of processor time between two samples
 _LONGEST: Final = 300.0  # seconds of one profile
 _DEFAULT: Final = 30.0
-_PAGES: Final = {
-    "cmdline": "the command line, words separated by NUL",
-    "profile": "where processor time goes over ?seconds=N, as collapsed stacks for speedscope or flamegraph.pl",
-    "goroutine": "the stacks of all tasks and threads",
-    "block": "where tasks wait, and how many at each place",
-    "heap": "memory and garbage collection in figures",
-    "threadcreate": "the threads",
-    "symbol": "for tools that expect it: there are no addresses to look up",
-}
 
 
 def routes() -> list[Route]:
-    """Return the routes."""
-    pages: dict[str, Callable[[Request], Reply]] = {
-        "cmdline": lambda _: plain("\0".join(map(without_secrets, sys.argv))),
-        "profile": profile,
-        "goroutine": lambda _: plain(stacks()),
-        "block": lambda _: plain(waiting()),
-        "heap": lambda _: plain(heap()),
-        "threadcreate": lambda _: plain("".join(f"{thread.name}\n" for thread in threading.enumerate())),
-        "symbol": lambda _: plain("num_symbols: 0\n"),
-    }
     return [
         Route("GET", "/debug/pprof/", index, logged=False),
-        *(Route("GET", f"/debug/pprof/{name}", respond, logged=False) for name, respond in pages.items()),
-        Route("POST", "/debug/pprof/symbol", pages["symbol"], logged=False),
+        *(Route("GET", f"/debug/pprof/{name}", respond, logged=False) for name, (_, respond) in _PAGES.items()),
+        Route("POST", "/debug/pprof/symbol", _PAGES["symbol"][1], logged=False),
         Route("PUT", "/debug/setblockrate", set_block_rate),
         Route("POST", "/debug/freememory", free_memory),
     ]
 
 
 def index(request: Request) -> Answer:
-    """Return the list of pages."""
-    lines = "".join(f'<li><a href="{name}">{name}</a>: {what}</li>\n' for name, what in _PAGES.items())
+    lines = "".join(f'<li><a href="{name}">{name}</a>: {what}</li>\n' for name, (what, _) in _PAGES.items())
     page = f"<!doctype html><html><head><title>/debug/pprof/</title></head><body><ul>\n{lines}</ul></body></html>\n"
     return Answer(200, page.encode(), HTML, nsq=False)
 
@@ -93,14 +73,12 @@ class Profile:
         self._labels: dict[CodeType, str] = {}
 
     def __enter__(self) -> Profile:
-        """Begin."""
         Profile.running = True
         signal.signal(signal.SIGPROF, self._look)
         signal.setitimer(signal.ITIMER_PROF, _RATE, _RATE)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, signal.SIG_IGN)  # one may still be on its way; its default is to kill
         Profile.running = False
@@ -167,3 +145,20 @@ def heap() -> str:
     ]
     lines += [f"gc_generation_{number} {generation}" for number, generation in enumerate(gc.get_stats())]
     return "\n".join(lines) + "\n"
+
+
+def _threads() -> str:
+    return "".join(f"{thread.name}\n" for thread in threading.enumerate())
+
+
+_PAGES: Final[dict[str, tuple[str, Callable[[Request], Reply]]]] = {  # what each shows
+    "cmdline": ("the command line, words separated by NUL", lambda _: plain("\0".join(map(without_secrets, sys.argv)))),
+    "profile": (
+        "where processor time goes over ?seconds=N, as collapsed stacks for speedscope or flamegraph.pl", profile,
+    ),
+    "goroutine": ("the stacks of all tasks and threads", lambda _: plain(stacks())),
+    "block": ("where tasks wait, and how many at each place", lambda _: plain(waiting())),
+    "heap": ("memory and garbage collection in figures", lambda _: plain(heap())),
+    "threadcreate": ("the threads", lambda _: plain(_threads())),
+    "symbol": ("for tools that expect it: there are no addresses to look up", lambda _: plain("num_symbols: 0\n")),
+}  # fmt: skip

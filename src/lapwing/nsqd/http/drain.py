@@ -19,14 +19,11 @@ _EXAMPLE: Final = '{"deadline": "10m"}'
 
 
 class DrainApi:
-    """The routes."""
-
     def __init__(self, turn: Turn, log: Log) -> None:
         self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
         self._log = log
 
     def routes(self) -> list[Route]:
-        """Return the routes for the table."""
         return [
             Route("POST", "/drain", self.drain, max_body=4096),
             Route("GET", "/drain", self.show, access=KNOWN),

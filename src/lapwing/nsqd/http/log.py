@@ -58,8 +58,6 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 class LogApi:
-    """The routes."""
-
     def __init__(
         self,
         broker: Broker,
@@ -77,7 +75,6 @@ class LogApi:
         self._budget = ReadBudget()
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
             Route("GET", "/log/offsets", self.offsets, logged=False, access=USE_CHANNEL),
             Route("GET", "/log/read", self.read, logged=False, access=READ),

@@ -37,7 +37,6 @@ class LogReaders:
         self._readers: dict[str, LogReader] = {}
 
     def routes(self) -> list[Route]:
-        """Return the routes, for the table."""
         return [Route("POST", "/channel/reader", self.claim, logged=False, access=USE_CHANNEL)]
 
     def claim(self, request: Request) -> Answer:

@@ -27,7 +27,6 @@ class NodeInfo:
         self._data_path = data_path
 
     def routes(self) -> list[Route]:
-        """Return the route."""
         return [Route("GET", "/node", self.show)]
 
     def show(self, request: Request) -> Answer:

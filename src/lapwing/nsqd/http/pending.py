@@ -41,13 +41,10 @@ _CANCEL_EXAMPLE: Final = '{"message_ids": ["invoice-17"]}'
 
 
 class PendingApi:
-    """The routes."""
-
     def __init__(self, turn: Turn) -> None:
         self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
 
     def routes(self) -> list[Route]:
-        """Return the routes for the table."""
         return [
             Route("GET", "/channel/pending", self.pending, access=CHANNEL_ADMIN),
             Route("POST", "/channel/claim", self.claim, max_body=1 << 20, access=CHANNEL_ADMIN),

@@ -56,7 +56,6 @@ class Pipelines:
         self._statuses: dict[str, tuple[int, dict[str, Any]]] = {}  # the time and the status; the oldest first
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         return [
             Route("GET", "/pipelines", self.list, access=KNOWN),
             Route("POST", "/pipelines/<name>", self.update, max_body=LARGEST, logged=False, access=KNOWN),

@@ -59,8 +59,6 @@ class Settled(Later):
 
 
 class Publishing:
-    """The routes of `/pub` and `/mpub`."""
-
     def __init__(self, broker: Broker, turn: Turn, log: Log, announcer: Peers | None = None) -> None:
         self._broker = broker
         self._options = broker.options
@@ -71,7 +69,6 @@ class Publishing:
         self._longest_defer = broker.options.longest_defer // _MILLISECOND
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         options = self._options
         return [
             Route(

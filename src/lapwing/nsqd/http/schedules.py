@@ -20,14 +20,11 @@ _EXAMPLE: Final = '{"topic": "reports", "body": "nightly", "every": "5m"}'
 
 
 class SchedulesApi:
-    """The routes."""
-
     def __init__(self, turn: Turn) -> None:
         self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
         self._schedules = turn.broker.schedules
 
     def routes(self) -> list[Route]:
-        """Return the routes for the table."""
         return [
             Route("GET", "/schedules", self.list),
             Route("GET", "/schedules/<name>", self.show),
@@ -48,7 +45,6 @@ class SchedulesApi:
         return value({"schedules": shown})
 
     def show(self, request: Request) -> Answer:
-        """Answer with one schedule."""
         return value(self._shown(self._existing(request), _count(request)))
 
     def put(self, request: Request) -> Answer:
@@ -57,7 +53,6 @@ class SchedulesApi:
         return value(self._shown(self._schedules.put(request.parameter, document, now=self._now()), _count(request)))
 
     def remove(self, request: Request) -> Answer:
-        """Remove a schedule."""
         self._schedules.remove(self._existing(request).definition.name)
         return nothing()
 

@@ -19,13 +19,10 @@ _KEYS: Final = ("topic", "channel", "to", "dry_run", "create")
 
 
 class SeekApi:
-    """The route."""
-
     def __init__(self, turn: Turn) -> None:
         self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
 
     def routes(self) -> list[Route]:
-        """Return the routes for the table."""
         return [Route("POST", "/channel/seek", self.respond, max_body=4096, access=CHANNEL_ADMIN)]
 
     def respond(self, request: Request) -> Answer:

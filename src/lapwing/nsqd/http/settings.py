@@ -22,14 +22,11 @@ _LARGEST_BODY: Final = 64 * 1024
 
 
 class SettingsApi:
-    """The routes."""
-
     def __init__(self, turn: Turn) -> None:
         self._broker, self._now, self._schedule_flush = turn.broker, turn.clock.now, turn.schedule_flush
         self._settings = turn.broker.settings
 
     def routes(self) -> list[Route]:
-        """Return the routes for the table."""
         return [
             Route("GET", "/settings", self.describe, access=KNOWN),
             Route("GET", "/topic/settings", self.show_topic, access=TOPIC_ADMIN),
@@ -103,7 +100,6 @@ class SettingsApi:
         return value({"policies": [self._policy(policy) for policy in self._settings.policies.all()]})
 
     def show_policy(self, request: Request) -> Answer:
-        """Answer with one policy."""
         policy = self._settings.policies.get(request.parameter)
         if policy is None:
             raise Refused(404, "POLICY_NOT_FOUND")
@@ -117,7 +113,6 @@ class SettingsApi:
         return value(self._policy(policy))
 
     def remove_policy(self, request: Request) -> Answer:
-        """Remove a policy."""
         if not self._settings.remove_policy(request.parameter, now=self._now()):
             raise Refused(404, "POLICY_NOT_FOUND")
         self._schedule_flush()

@@ -61,7 +61,6 @@ class Staged:
         self._sweeping: asyncio.Task[Any] | None = None
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         most = self._options.max_body_size + _EXTRA_ROOM
         return [
             Route("POST", "/stage", self.stage, max_body=most, logged=False, access=PUBLISH),

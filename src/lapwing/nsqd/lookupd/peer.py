@@ -50,7 +50,6 @@ class _Line(asyncio.Protocol):
         self._reason = "closed"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(lookup.MAGIC)
 
@@ -89,7 +88,6 @@ class _Line(asyncio.Protocol):
             self._awaiting.popleft()(None)
 
     def hang_up(self, reason: str) -> None:
-        """End it."""
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
@@ -202,13 +200,11 @@ class _Settling:
         self._awaited += 1
 
     def done(self, _: object = None) -> None:
-        """Count one answer."""
         self._awaited -= 1
         if not self._awaited:
             self.give_up()
 
     def give_up(self) -> None:
-        """Stop waiting."""
         if not self.future.done():
             self.future.set_result(None)
 
@@ -261,7 +257,6 @@ class Peers:
 
     @property
     def addresses(self) -> Sequence[str]:
-        """The addresses of the nsqlookupds."""
         return self._addresses
 
     def use(self, addresses: Sequence[str]) -> None:

@@ -24,7 +24,6 @@ class GcPauses:
         gc.callbacks.append(self._note_pause)
 
     def close(self) -> None:
-        """Stop measuring."""
         if self._note_pause in gc.callbacks:
             gc.callbacks.remove(self._note_pause)
 

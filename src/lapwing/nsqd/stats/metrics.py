@@ -43,7 +43,6 @@ class FsyncTimes:
         self.total = 0.0  # seconds
 
     def observe(self, seconds: float) -> None:
-        """Count one fsync."""
         self.counts[bisect_left(_BOUNDS, seconds)] += 1
         self.total += seconds
 
@@ -111,7 +110,6 @@ class Family:
     lines: list[str] = field(default_factory=list)
 
     def add(self, number: float, labels: dict[str, str] | None = None, suffix: str = "") -> None:
-        """Add a sample."""
         self.lines.append(prometheus.line(self.name + suffix, labels or {}, number))
 
     def slices(self) -> Iterator[str]:
@@ -221,7 +219,6 @@ class Metrics:
         self._started = started
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         access = OPEN if self._broker.options.stats_without_auth else METRICS
         return [Route("GET", "/metrics", self.respond, logged=False, access=access)]
 
@@ -259,21 +256,11 @@ class Metrics:
         topics = Columns("lapwing_topic_", _TOPIC)
         channels = Columns("lapwing_channel_", _CHANNEL)
         ages = array("d")  # seconds; not a number where it is not known
-        latencies = Family(
-            "lapwing_channel_e2e_latency_seconds", "gauge", "Time from publish to FIN, by quantile, over its window."
-        )
-        active = Family(
-            "lapwing_channel_active_consumer", "gauge", "1 for the consumer that gets messages, where only one does."
-        )
-        blocked = Family(
-            "lapwing_channel_keys_blocked", "gauge", "Keys whose messages wait for others of their key."
-        )
-        waiting = Family(
-            "lapwing_channel_waiting_for_key", "gauge", "Messages that wait for others of their key to be finished."
-        )
-        stuck = Family(
-            "lapwing_channel_oldest_blocked_key_seconds", "gauge", "How long the key is blocked that is so for longest."
-        )
+        latencies = _gauge("e2e_latency_seconds", "Time from publish to FIN, by quantile, over its window.")
+        active = _gauge("active_consumer", "1 for the consumer that gets messages, where only one does.")
+        blocked = _gauge("keys_blocked", "Keys whose messages wait for others of their key.")
+        waiting = _gauge("waiting_for_key", "Messages that wait for others of their key to be finished.")
+        stuck = _gauge("oldest_blocked_key_seconds", "How long the key is blocked that is so for longest.")
         holders = [Family(f"lapwing_consumer_{name}", "gauge", text) for name, text, _ in HOLDER_GAUGES]
         async for counted in count_topics(self._broker, self._now, sorted(self._broker.topics)):
             for topic in counted:
@@ -356,6 +343,10 @@ class Metrics:
         )
         scheduled = chain.from_iterable(each.slices() for each in self._of_schedules())
         return "".join([*metrics, *fsync.slices(), *scheduled, *(prometheus.single(*each) for each in own)])
+
+
+def _gauge(name: str, text: str) -> Family:
+    return Family(f"lapwing_channel_{name}", "gauge", text)
 
 
 def _count_holders(topic: TopicStats, families: list[Family]) -> None:

@@ -95,7 +95,6 @@ class Datagrams:
         self._current = bytearray()
 
     def add(self, lines: Iterable[bytes]) -> None:
-        """Add lines."""
         current = self._current
         for line in lines:
             if current and len(current) + len(line) > self._size:
@@ -104,7 +103,6 @@ class Datagrams:
             current += line
 
     def all(self) -> list[bytes]:
-        """Return the datagrams to send."""
         return [*self._packed, bytes(self._current)] if self._current else self._packed
 
 
@@ -127,7 +125,6 @@ class Statsd:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Push no more."""
         if self._pauses is not None:
             self._pauses.close()
         if self._task is not None:

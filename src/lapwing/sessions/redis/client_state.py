@@ -10,7 +10,7 @@ from lapwing.errors import LapwingError
 from lapwing.records import dataclass
 from lapwing.sessions.redis.replies import Reply, Streamed, Transaction
 from lapwing.sessions.replies import Replies, Slot, nothing
-from lapwing.wire.resp import replies
+from lapwing.wire.resp import errors, replies
 from lapwing.wire.resp.commands import CommandSpec
 
 if TYPE_CHECKING:
@@ -139,10 +139,14 @@ class ClientState(ABC):
         self.granted = then
         self.authenticate(secret)
 
-    def grant(self, grants: Grants, user: str) -> None:
+    def grant(self, grants: Grants, identity: str) -> None:
         """Answer the AUTH or HELLO that waits: the client may do what was granted."""
-        self.grants, self.user = grants, user
+        self.grants, self.user = grants, identity or "default"
         self.end_wait(self.granted())
+
+    def deny(self) -> None:
+        """Answer the AUTH or HELLO that waits: the password is wrong."""
+        self.end_wait(replies.error(errors.WRONG_PASS))
 
     def mute(self, silent: bool) -> None:
         """Send no replies from now on, or send them again."""

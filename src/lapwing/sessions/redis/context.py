@@ -90,7 +90,6 @@ class RedisContext:
         return self._number
 
     def leave(self, session: ClientState) -> None:
-        """Drop a connection."""
         self.sessions.pop(session.id, None)
 
     # --- streams ---------------------------------------------------------------------------------------------------

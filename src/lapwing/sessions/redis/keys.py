@@ -247,7 +247,6 @@ def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
 
 
 def multi(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """MULTI."""
     if session.queue is not None:
         raise ErrorReply("ERR MULTI calls can not be nested")
     session.begin_queue()
@@ -270,7 +269,6 @@ def execute(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def discard(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """DISCARD."""
     if session.queue is None:
         raise ErrorReply("ERR DISCARD without MULTI")
     session.discard()
@@ -289,7 +287,6 @@ def watch(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def unwatch(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """UNWATCH."""
     session.watched.clear()
     return replies.OK
 

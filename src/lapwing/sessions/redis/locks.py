@@ -46,10 +46,6 @@ class Lock:
     token: bytes
     end: int | None  # ns; None: when it is released
 
-    def remaining(self, now: int) -> int | None:
-        """Return how many ms are left; None without an end."""
-        return None if self.end is None else (self.end - now) // _MS
-
 
 class Locks:
     """The locks of all clients, by database and key."""

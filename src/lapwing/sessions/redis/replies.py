@@ -61,7 +61,6 @@ class SavedSlot(Slot):
     __slots__ = ()
 
     def settle(self, sequence: int, error: LapwingError | None) -> None:
-        """Answer OK, or the error."""
         self.fill(replies.OK if error is None else replies.error(write_failed(error)))
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from lapwing.sessions.redis import info as redis_info
 from lapwing.sessions.redis.client_state import ClientState, Wait
-from lapwing.sessions.redis.context import VERSION, Grants
+from lapwing.sessions.redis.context import VERSION
 from lapwing.sessions.redis.keys import compile_pattern
 from lapwing.sessions.redis.replies import Reply
 from lapwing.sessions.replies import Slot
@@ -49,7 +49,6 @@ def ping(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def echo(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """ECHO message."""
     return replies.bulk(words[1])
 
 
@@ -122,21 +121,11 @@ def _check_open(user: bytes) -> None:
 
 
 def _ask(session: ClientState, command: str, password: bytes, then: Callable[[], bytes]) -> Slot:
-    """Have the door ask what the client may do; `admit` or `deny` is called with the answer."""
+    """Have the door ask what the client may do; `grant` or `deny` of the session is called with the answer."""
     assert session.authenticate is not None
     slot = session.begin_wait(Wait(Slot(session.sink), command))
     session.ask(password, then)
     return slot
-
-
-def admit(session: ClientState, grants: Grants, identity: str) -> None:
-    """Answer the AUTH or HELLO that waits: the client may do what was granted."""
-    session.grant(grants, identity or "default")
-
-
-def deny(session: ClientState) -> None:
-    """Answer the AUTH or HELLO that waits: the password is wrong."""
-    session.end_wait(replies.error(errors.WRONG_PASS))
 
 
 # --- CLIENT --------------------------------------------------------------------------------------------------------
@@ -165,12 +154,10 @@ def set_info(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def client_id(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """CLIENT ID."""
     return replies.integer(session.id)
 
 
 def client_info(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """CLIENT INFO."""
     return replies.verbatim(redis_info.client_line(session, now=now), session.protocol)
 
 
@@ -250,7 +237,6 @@ def info(session: ClientState, words: list[bytes], now: int) -> Reply:
 
 
 def time(session: ClientState, words: list[bytes], now: int) -> Reply:
-    """TIME."""
     seconds, rest = divmod(now + session.broker.skew, _SECOND)
     return replies.bulks([b"%d" % seconds, b"%d" % (rest // 1000)])
 

@@ -31,7 +31,6 @@ class RedisSession(ClientState):
     """A connection that carries out the requests of its client, one after the other."""
 
     def handle(self, request: Request, *, now: int) -> None:
-        """Carry out one request."""
         self.peer.active = now
         if type(request) is list:
             self._command(request, now)
@@ -106,7 +105,6 @@ class RedisSession(ClientState):
             raise ErrorReply(errors.NO_AUTH)
 
     def carry_out(self, spec: CommandSpec, words: list[bytes], now: int) -> Reply:
-        """Return the reply to one command, an error line included."""
         try:
             if self.in_transaction and self.grants is not None:  # a SELECT before it may have changed what it means
                 redis_authorization.check(self.grants, spec, words, self.database)
@@ -115,7 +113,6 @@ class RedisSession(ClientState):
             return self.failed(error)
 
     def failed(self, error: LapwingError) -> bytes:
-        """Return the error line for a command that failed."""
         self.context.counts.errors += 1
         if isinstance(error, ErrorReply):
             return replies.error(error)

@@ -214,25 +214,23 @@ class Stream:
         for begin, end in self.topic.deleted.live_back(max(start, self.log.first), stop):
             while count > 0 and begin < end:
                 low = max(begin, end - min(count, _BACKWARDS))
-                found = [part for parts in self._single(self.log.reader(low), end) for part in parts]
+                found = list(self._single(self.log.reader(low), end))
                 yield b"".join(reversed(found)), len(found)
                 count -= len(found)
                 end = low
             if count <= 0:
                 return
 
-    def _single(self, reader: Reader, stop: int) -> Iterator[list[bytes]]:
-        """Yield the entries up to `stop`, each for itself, in lists."""
+    def _single(self, reader: Reader, stop: int) -> Iterator[bytes]:
+        """Yield the entries up to `stop`, each for itself."""
         while reader.sequence < stop:
             first = reader.sequence
             block, at, after, taken = reader.span(stop, stop - first, PIECE)
             if not taken:
                 return
             positions, _ = kernel.scan_frames(block, at, after)
-            yield [
-                self.entries(block, positions[index], positions[index + 1], first + index)
-                for index in range(len(positions) - 1)
-            ]
+            for index in range(len(positions) - 1):
+                yield self.entries(block, positions[index], positions[index + 1], first + index)
 
     def entries(self, block: bytes, at: int, after: int, first: int) -> bytes:
         """Return the entries of a run of frames, whose first sequence is `first`."""

@@ -29,10 +29,8 @@ def to_body(words: list[bytes], field: bytes = BODY_FIELD, *, as_json: bool = Fa
 
 def to_pairs(body: bytes, field: bytes = BODY_FIELD, *, as_json: bool = False) -> list[bytes]:
     """Return the field, value, field, value and so on of a body, whoever published it."""
-    if body.startswith(b"*"):
-        words, end = kernel.split_words(body, 0, _WORDS)
-        if words and len(words) % 2 == 0 and end == len(body):
-            return words
+    if words := _words_of(body):
+        return words
     if as_json:
         pairs = _from_json(body)
         if pairs is not None:
@@ -42,10 +40,16 @@ def to_pairs(body: bytes, field: bytes = BODY_FIELD, *, as_json: bool = False) -
 
 def pairs_of(body: bytes) -> list[tuple[bytes, bytes]]:
     """Return the fields and values of an entry that is kept as the RESP array of its words; none of another body."""
-    if not body.startswith(b"*") or not kernel.is_pairs(body):
-        return []
-    words, _ = kernel.split_words(body, 0, _WORDS)
+    words = _words_of(body)
     return list(zip(words[::2], words[1::2], strict=True))
+
+
+def _words_of(body: bytes) -> list[bytes]:
+    """Return the words of a body that is the RESP array of an entry; none of another one."""
+    if not body.startswith(b"*"):
+        return []
+    words, end = kernel.split_words(body, 0, _WORDS)
+    return words if len(words) % 2 == 0 and end == len(body) else []
 
 
 def fields_of(body: bytes) -> dict[str, str | list[str]]:

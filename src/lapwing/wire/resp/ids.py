@@ -27,7 +27,6 @@ class NewId:
 
 
 def encode(entry: EntryId) -> bytes:
-    """Return the text of an id."""
     return b"%d-%d" % entry
 
 

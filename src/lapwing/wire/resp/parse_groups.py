@@ -37,8 +37,6 @@ class Xpending:
 
 @dataclass(slots=True)
 class Xclaim:
-    """XCLAIM."""
-
     min_idle: int  # ms
     ids: list[EntryId] = field(default_factory=list)
     idle: int | None = None  # ms since the delivery is to have been
@@ -51,8 +49,6 @@ class Xclaim:
 
 @dataclass(slots=True)
 class Xautoclaim:
-    """XAUTOCLAIM."""
-
     min_idle: int  # ms
     start: EntryId
     count: int = DEFAULT_CLAIMED
@@ -69,8 +65,6 @@ class NackMode(Enum):
 
 @dataclass(slots=True)
 class Xnack:
-    """XNACK."""
-
     mode: NackMode
     ids: list[EntryId]
     deliveries: int | None = None

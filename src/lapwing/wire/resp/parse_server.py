@@ -14,8 +14,6 @@ _CLIENT_TYPES: Final = frozenset({b"normal", b"master", b"slave", b"replica", b"
 
 @dataclass(slots=True)
 class Hello:
-    """HELLO."""
-
     protocol: int | None = None
     user: bytes | None = None
     password: bytes = b""
@@ -24,8 +22,6 @@ class Hello:
 
 @dataclass(slots=True)
 class Scan:
-    """SCAN."""
-
     pattern: bytes | None = None
     type: bytes | None = None
 

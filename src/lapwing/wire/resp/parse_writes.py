@@ -33,8 +33,6 @@ class Trim:
 
 @dataclass(slots=True)
 class Xadd:
-    """XADD."""
-
     key: bytes
     id: NewId
     pairs: list[bytes]
@@ -56,8 +54,6 @@ class Xdelex:
 
 @dataclass(slots=True)
 class Xsetid:
-    """XSETID."""
-
     key: bytes
     id: EntryId
     entries_added: int | None = None
@@ -66,8 +62,6 @@ class Xsetid:
 
 @dataclass(slots=True)
 class Xcfgset:
-    """XCFGSET."""
-
     key: bytes
     duration: int | None = None  # s
     max_size: int | None = None

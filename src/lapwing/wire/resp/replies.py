@@ -16,18 +16,15 @@ _BREAKS: Final = str.maketrans("\r\n", "  ")
 
 
 def simple(text: str) -> bytes:
-    """Return a status line."""
     return b"+%b\r\n" % text.encode()
 
 
 def error(problem: ErrorReply | str) -> bytes:
-    """Return an error line."""
     line = problem.line if isinstance(problem, ErrorReply) else problem
     return b"-%b\r\n" % line.translate(_BREAKS).encode("latin-1", "replace")
 
 
 def integer(number: int) -> bytes:
-    """Return a number."""
     return b":%d\r\n" % number
 
 
@@ -37,7 +34,6 @@ def bulk(text: bytes) -> bytes:
 
 
 def text(words: str) -> bytes:
-    """Return a string of text."""
     return bulk(words.encode())
 
 
@@ -47,7 +43,6 @@ def null(protocol: int) -> bytes:
 
 
 def null_array(protocol: int) -> bytes:
-    """Return the null of an array."""
     return b"_\r\n" if protocol == 3 else b"*-1\r\n"
 
 
@@ -58,7 +53,6 @@ def verbatim(words: str, protocol: int) -> bytes:
 
 
 def array(parts: Sequence[bytes]) -> bytes:
-    """Return an array of replies."""
     return b"*%d\r\n%b" % (len(parts), b"".join(parts))
 
 
@@ -68,7 +62,6 @@ def array_of(count: int, parts: Iterable[bytes]) -> bytes:
 
 
 def bulks(words: Iterable[bytes]) -> bytes:
-    """Return an array of strings."""
     return array([bulk(word) for word in words])
 
 
