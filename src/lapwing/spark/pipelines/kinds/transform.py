@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Callable
-from contextlib import redirect_stdout
-from io import StringIO
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Observation
@@ -48,11 +46,9 @@ def build(settings: TransformSettings, context: RunContext) -> PreparedQuery:
 
 def _is_row_by_row(result: "DataFrame") -> bool:
     """Return whether the query gives for a batch alone what it gives for the stream."""
-    text = StringIO()
-    with redirect_stdout(text):
-        result.explain(extended=True)
-    plan = text.getvalue().partition("== Analyzed Logical Plan ==\n")[2].partition("\n== ")[0].splitlines()
-    return all(_ROW_BY_ROW.match(line) for line in plan[1:])  # the first has the columns
+    # as it is already; DataFrame.explain would optimize and compile all of it for the same lines
+    plan: str = cast(Any, result)._jdf.queryExecution().analyzed().toString()
+    return all(_ROW_BY_ROW.match(line) for line in plan.splitlines())
 
 
 def _observed(met: Observation) -> dict[str, Any]:
@@ -70,6 +66,9 @@ def _batch_writer(
     sink = publish.options(settings, context)
 
     def write(batch: "DataFrame", number: int) -> None:
+        if number == 0:  # nothing is read by it, it only records where the query begins
+            context.count_rejected(0)
+            return
         query, met = context.checkpoint.query(), Observation()
         sequences = F.collect_set(F.col(REJECTED)["sequence"])
         everything = divided(parse(batch, settings, context)).everything
