@@ -21,7 +21,8 @@ from typing import Any
 HERE = Path(__file__).resolve()
 SOURCES = HERE.parents[2] / "src"
 COUNT = 1000
-STEPS = ("batch read", "batch write", "stream into a topic", "stream from a topic", "archive", "replay")
+PIPELINES = ("archive", "table", "transform", "replay")
+STEPS = ("batch read", "batch write", "stream into a topic", "stream from a topic", *PIPELINES)
 NO_STREAMS = "streams from topics need PySpark 4.2 or later"
 
 
@@ -73,6 +74,18 @@ def cell(kind: str, broker: str, place: Path) -> dict[str, str]:
         pipeline(spark, broker, place, "archive", f"topics={topic}", f"out={place / 'archive'}")
         return len(DeltaTable(str(place / "archive")).to_pyarrow_table())
 
+    def table() -> int:
+        from deltalake import DeltaTable
+
+        settings = ("format=csv", "schema=number bigint", "rejects=none", f"out={place / 'table'}")
+        pipeline(spark, broker, place, "table", f"topics={topic}", *settings)
+        return len(DeltaTable(str(place / "table")).to_pyarrow_table())
+
+    def transform() -> int:
+        settings = ("format=text", "sql=select body from input where length(body) > 0", f"to={topic}-transformed")
+        pipeline(spark, broker, place, "transform", f"topics={topic}", *settings)
+        return read(f"{topic}-transformed")
+
     def replay() -> int:
         pipeline(spark, broker, place, "replay", f"topics={topic}", f"to={topic}-again")
         return read(f"{topic}-again")
@@ -82,8 +95,8 @@ def cell(kind: str, broker: str, place: Path) -> dict[str, str]:
     step("stream into a topic", sink)
     step("stream from a topic", source)
     if kind == "classic":
-        step("archive", archive)
-        step("replay", replay)
+        for name, work in zip(PIPELINES, (archive, table, transform, replay), strict=True):
+            step(name, work)
     spark.stop()
     return found
 
