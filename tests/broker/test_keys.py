@@ -511,6 +511,20 @@ def test_no_more_are_looked_at_than_memory_allows(keyed: Stage, monkeypatch: pyt
     assert consumer.received()[:1] == [15]
 
 
+def test_no_more_runs_are_passed_than_a_checkpoint_saves_soon(keyed: Stage, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(channel_keys, "MOST_RUNS", 5)
+    consumer = keyed.consumer()
+    publish(keyed, "aa" + ".a" * 20)
+
+    assert consumer.received() == [0, 2, 4, 6, 8]
+    assert len(keyed.channel().ahead.runs) == 4
+    seen: list[int] = []
+    for sequence in range(0, 42):
+        consumer.finish(sequence)
+        seen += consumer.received()
+    assert sorted(seen) == [1, 3, 5, 7, *range(9, 42)]
+
+
 def test_plain_messages_pass_a_keyed_channel(keyed: Stage):
     client: Client = keyed.client()
     client.publish(*numbered(3))

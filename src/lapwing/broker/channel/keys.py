@@ -39,6 +39,7 @@ KEPT_BYTES: Final = 8 << 20  # of pages on which messages wait that are kept in 
 KEPT_PAGES: Final = 256
 LEARNED: Final = 1000  # unfinished messages whose keys are read before others have their turn
 MOST_WAITING: Final = 1 << 20  # messages that wait for their key beyond which no more are looked at
+MOST_RUNS: Final = 200_000  # runs of messages between them that are passed: each checkpoint saves them
 MOST_KEYS: Final = 200_000  # the same for keys
 IDLE_KEYS: Final = 20_000  # keys beyond which one is forgotten that has no message out and none that waits
 
@@ -644,7 +645,12 @@ class Keys:
     @property
     def full(self) -> bool:
         """Whether so many messages wait that no more are looked at."""
-        return self.passed.waiting >= MOST_WAITING or len(self._keys) - len(self._key_of) >= MOST_KEYS
+        passed = self.passed
+        return (
+            passed.waiting >= MOST_WAITING
+            or passed.most_runs >= MOST_RUNS
+            or len(self._keys) - len(self._key_of) >= MOST_KEYS
+        )
 
     def look(self, topic: Topic, cursor: int, most: int, budget: int) -> tuple[list[int], bytes, int]:
         """Look at the next messages of the log: take up to `most` that may be delivered at once, the others wait.
@@ -681,7 +687,7 @@ class Keys:
             page = self._page
             if page is None or not page.first <= position < page.stop:
                 page = self._load(topic, position, stop)
-            room = min(budget, MOST_WAITING - passed.waiting)
+            room = min(budget, MOST_WAITING - passed.waiting, 2 * (MOST_RUNS - passed.most_runs))
             stop = min(page.stop, passed.clear_beyond(position, stop), position + room)
             if deleted.total:
                 stop = deleted.clear_until(position, stop)

@@ -122,6 +122,11 @@ class PassedBy(SkippedRuns):
 
     # --- what was looked at ----------------------------------------------------------------------------------------
 
+    @property
+    def most_runs(self) -> int:
+        """The number of runs, at most, that lie between messages that wait."""
+        return max(min(self.waiting, self.position - self._from - self.waiting), 0)
+
     def look_from(self, cursor: int) -> int:
         """Return the first sequence to be looked at, given the cursor."""
         if self.position < cursor:
