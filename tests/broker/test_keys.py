@@ -309,6 +309,18 @@ def test_keys_take_turns(fair: Stage):
     assert sorted(consumer.received()) == [0, 1, 8, 9, 10, 11]
 
 
+def test_a_long_backlog_of_one_key_is_looked_through_before_it_is_delivered(
+    fair: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delivery, "LOOKED_AT", 4)
+    publish(fair, "a" * 30 + "b")
+    consumer = fair.consumer(ready=2)
+    while fair.broker.work:
+        fair.commit()
+
+    assert consumer.received() == [0, 30]
+
+
 def test_the_key_with_fewest_in_flight_goes_first(fair: Stage):
     publish(fair, "aaaaaaaa")
     consumer = fair.consumer(ready=4)

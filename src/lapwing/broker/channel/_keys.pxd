@@ -72,6 +72,7 @@ cdef class Keys:
     cdef public dict _keys, _key_of, _resting, _unread
     cdef public Key _keyless
     cdef public bint _stale
+    cdef Py_ssize_t _backlog_end
     cdef Page _page
     cdef Pages _pages
     @cython.locals(key=Key)

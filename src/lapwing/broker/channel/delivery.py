@@ -166,6 +166,9 @@ def _deliver_by_key(channel: Channel, ready: list[Subscription], count: int, now
     budget = LOOKED_AT
     if keys.fair:
         _, _, budget = keys.look(channel.topic, channel.cursor, 0, budget)
+        if keys.catches_up(channel.topic):
+            channel.deliver_later()
+            return
     enough = channel.counts.expired + EXPIRED_AT_ONCE
     near_first = channel.topology_aware
     while ready and count > 0:

@@ -374,6 +374,7 @@ class Keys:
         self._unread: dict[int, int] = {}  # unfinished messages whose key is to be read: what they wait behind
         self._behind: deque[tuple[int, Key]] = deque()  # keys that stand in line once so far was looked
         self._stale = True  # whether all of this is to be derived again
+        self._backlog_end = -1  # of what waited when the looking began; -1: it has not
         self._reader: Reader | None = None
         self._page: Page | None = None  # that was looked at last
         self._place: Place | None = None  # where the log continues behind it
@@ -457,6 +458,7 @@ class Keys:
             self._keyless = Key(None, 1)
             for each in (self._key_of, self._resting, self._unread, self._behind, self.blocked):
                 each.clear()
+            self._backlog_end = -1
             self.shed()
 
     # --- keys ------------------------------------------------------------------------------------------------------
@@ -651,6 +653,15 @@ class Keys:
             or passed.most_runs >= MOST_RUNS
             or len(self._keys) - len(self._key_of) >= MOST_KEYS
         )
+
+    def catches_up(self, topic: Topic) -> bool:
+        """Return whether some of the backlog was not looked at that was there when the looking began.
+
+        Until then a key with a long backlog would be delivered although others wait behind it.
+        """
+        if self._backlog_end < 0:
+            self._backlog_end = topic.fanned_out
+        return self.passed.position < self._backlog_end and not self.full
 
     def look(self, topic: Topic, cursor: int, most: int, budget: int) -> tuple[list[int], bytes, int]:
         """Look at the next messages of the log: take up to `most` that may be delivered at once, the others wait.
