@@ -69,10 +69,13 @@ bench: setup
 	$(BIN)/python benchmarks/transform.py
 
 # SOAK=10m: how long nsqd runs under load and faults; MACHINES=200: how many are lost on each engine of a remote log;
-# the reports are in build/soak
+# the reports are in build/soak. STEPS=10000000: so many steps of random histories of delivery by key; one that fails is
+# printed, and runs again by its name
 SOAK ?= 10m
 MACHINES ?= 200
+STEPS ?= 1000000
 soak: setup
+	$(BIN)/python tests/models/walk.py --steps $(STEPS)
 	$(BIN)/python tests/faults/soak.py --time $(SOAK) --report build/soak
 	rm -f build/soak/machines.md
 	LAPWING_MACHINES=$(MACHINES) LAPWING_ENGINES="folder s3 postgresql" LAPWING_REPORT=build/soak/machines.md \

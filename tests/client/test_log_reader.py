@@ -1,6 +1,7 @@
 """Reading logs without consuming: on a real nsqd, and on one that forgets."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -62,6 +63,29 @@ async def test_the_newest_come_by_default_and_the_first_from_a_sequence(daemon: 
     assert numbers(newest) == [7, 8, 9]
     assert numbers(first) == [2, 3, 4]
     assert (found.first, found.next) == (0, 10)
+
+
+async def test_messages_of_a_key_are_found(daemon: Daemon, http: DaemonHttp, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"keyed{next(NUMBERS)}"
+    for number in range(12):
+        headers = {"X-Lapwing-Headers": json.dumps({"key": "ab"[number % 2]})}
+        await http.post(daemon.http, "/pub", {"topic": name}, body=b'{"n":%d,"of":{"x":%d}}' % (number, number % 3),
+                        headers=headers)  # fmt: skip
+    notices: list[str] = []
+    async with LogReader(name, nsqd_http=daemon.http, notice=notices.append) as reader:
+        newest = await reader.find("a", 2)
+        first = await reader.find("a", 2, sequence=3)
+        inside = await reader.find("2", 9, key_from="json:/of/x")
+        assert not notices
+        monkeypatch.setattr(log_reader, "SEARCHED_AT_MOST", 1)
+        monkeypatch.setattr(log_reader, "_PAGE", 3)
+        none = await reader.find("c", 2)
+
+    assert [each.sequence for each in newest] == [8, 10]
+    assert [each.sequence for each in first] == [4, 6]
+    assert [each.sequence for each in inside] == [2, 5, 8, 11]
+    assert none == []
+    assert notices == [f"3 messages of {name} were searched; begin at another place for others"]
 
 
 async def test_reading_begins_at_a_time(daemon: Daemon, topic: str) -> None:

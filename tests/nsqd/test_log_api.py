@@ -591,3 +591,22 @@ def _try(ask, body):
         ask("/stage/commit", body)
     except (OSError, http.client.HTTPException):
         return  # it was killed
+
+
+def test_messages_of_a_key_are_read_and_each_request_looks_at_so_many(monkeypatch):
+    monkeypatch.setattr(http_log, "MAX_MESSAGES", 4)
+    with nsqd() as daemon:
+        asked = Asked(daemon)
+        for number in range(10):
+            asked("/pub?topic=t", body=b'{"id":"%d"}' % (number % 3))
+        pages, at = [], 0
+        while at < 10:
+            status, answer = asked(f"/log/read?topic=t&from={at}&key=1&key_from=json:/id&limit=1")
+            assert status == 200
+            pages.append([message["sequence"] for message in answer["messages"]])
+            assert at < answer["resume"] <= at + 4
+            at = answer["resume"]
+        refused = asked("/log/read?topic=t&key=1&key_from=nowhere")
+
+    assert pages == [[1], [4], [7]]
+    assert (refused[0], refused[1]["message"]) == (400, "INVALID_ARG_KEY_FROM")

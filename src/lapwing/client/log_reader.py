@@ -106,6 +106,14 @@ class LogSlice:
     complete: bool  # the logs have no further message in this direction
 
 
+@dataclass(frozen=True, slots=True)
+class KeyOf:
+    """A key, and where messages have it: `key_from` is as the setting of a channel."""
+
+    key: str
+    key_from: str = "header:key"
+
+
 @dataclass(slots=True)
 class _Scan:
     """The part of one log that was read for a slice."""
@@ -192,10 +200,12 @@ class TopicLogs:
         max_bytes: int = _PAGE_BYTES,
         log_id: str = "",
         headers: bool = True,
+        key: KeyOf | None = None,
     ) -> LogPage:
         """Return messages of [begin, end), at most `limit`. A range that the log no longer holds begins where it does.
 
-        With `log_id` the call fails with status 409 if the log is another one than before.
+        With `log_id` the call fails with status 409 if the log is another one than before. With `key`, only messages
+        that have it.
         """
         params = {"topic": self.topic, "from": str(max(0, begin)), "format": "json", "limit": str(limit),
                   "max_bytes": str(max_bytes)}  # fmt: skip
@@ -205,6 +215,8 @@ class TopicLogs:
             params["log_id"] = log_id
         if not headers:
             params["headers"] = "false"
+        if key is not None:
+            params |= {"key": key.key, "key_from": key.key_from}
         try:
             answer = await self._http.get(node.contact, "/log/read", params)
         except CallFailed as error:
@@ -223,31 +235,45 @@ class TopicLogs:
         return _page(node, await self._http.get(node.contact, "/log/read", params), 0)
 
     async def newest(
-        self, logs: Sequence[LogRange], *, limit: int, before: Mapping[str, int] | None = None, text: str = ""
+        self,
+        logs: Sequence[LogRange],
+        *,
+        limit: int,
+        before: Mapping[str, int] | None = None,
+        text: str = "",
+        key: KeyOf | None = None,
     ) -> LogSlice:
         """Return the newest messages of all the logs together, newest first; `before` has upper ends by node name.
 
-        With `text`, only messages that contain it in body, headers or id. A search ends after `SEARCHED_AT_MOST`
-        messages or `SEARCHED_BYTES` of each log.
+        With `text`, only messages that contain it in body, headers or id; with `key`, only those that have it. A search
+        ends after `SEARCHED_AT_MOST` messages or `SEARCHED_BYTES` of each log.
         """
         ends = before or {}
         scans = [_Scan(found, min(ends.get(found.node.name, found.next), found.next)) for found in logs]
-        return await self._slice(scans, text, limit, backwards=True)
+        return await self._slice(scans, text, limit, key, backwards=True)
 
     async def oldest(
-        self, logs: Sequence[LogRange], *, limit: int, begins: Mapping[str, int] | None = None, text: str = ""
+        self,
+        logs: Sequence[LogRange],
+        *,
+        limit: int,
+        begins: Mapping[str, int] | None = None,
+        text: str = "",
+        key: KeyOf | None = None,
     ) -> LogSlice:
         """Return the first messages from `begins` (by node name) or from the beginning, oldest first.
 
-        `text` is as for `newest`.
+        `text` and `key` are as for `newest`.
         """
         starts = begins or {}
         scans = [_Scan(found, max(starts.get(found.node.name, found.first), found.first)) for found in logs]
-        return await self._slice(scans, text, limit, backwards=False)
+        return await self._slice(scans, text, limit, key, backwards=False)
 
-    async def _slice(self, scans: list[_Scan], text: str, limit: int, *, backwards: bool) -> LogSlice:
+    async def _slice(
+        self, scans: list[_Scan], text: str, limit: int, key: KeyOf | None, *, backwards: bool
+    ) -> LogSlice:
         """Read every log from its edge on, and return its messages with those of the others in one order."""
-        await asyncio.gather(*(self._scan(scan, text, limit, backwards=backwards) for scan in scans))
+        await asyncio.gather(*(self._scan(scan, text, limit, key, backwards=backwards) for scan in scans))
         nearest, furthest = (max, min) if backwards else (min, max)
         open_ends = [
             scan.reached for scan in scans if scan.reached and not scan.ends_at(scan.edge, backwards=backwards)
@@ -266,17 +292,18 @@ class TopicLogs:
         reached = furthest([scan.reached for scan in scans if scan.reached], default=0)
         return LogSlice(shown, edges, sum(scan.searched for scan in scans), reached, complete)
 
-    async def _scan(self, scan: _Scan, text: str, limit: int, *, backwards: bool) -> None:
+    async def _scan(self, scan: _Scan, text: str, limit: int, key: KeyOf | None, *, backwards: bool) -> None:
         """Read a log from `scan.edge` on until `limit` messages fit, the log ends, or enough was read."""
         found, wanted = scan.found, text.lower()
-        most_bytes = SEARCHED_BYTES if text else _SHOWN_BYTES
+        searching = bool(text) or key is not None
+        most_bytes = SEARCHED_BYTES if searching else _SHOWN_BYTES
         while len(scan.messages) < limit and scan.searched < SEARCHED_AT_MOST and scan.bytes < most_bytes:
-            step = scan.step if text else min(scan.step, limit - len(scan.messages))
+            step = scan.step if searching else min(scan.step, limit - len(scan.messages))
             at = scan.edge
             low, high = (max(found.first, at - step), at) if backwards else (at, min(found.next, at + step))
             if low >= high:
                 return
-            block = await self._block(found.node, low, high)
+            block = await self._block(found.node, low, high, key)
             scan.edge = low if backwards else high
             scan.searched += high - low
             scan.bytes += sum(len(message.body) for message in block)
@@ -285,11 +312,11 @@ class TopicLogs:
             fits = [message for message in block if not text or contains(message, wanted)]
             scan.messages += reversed(fits) if backwards else fits
 
-    async def _block(self, node: Node, low: int, high: int) -> list[LogMessage]:
-        """Return all messages of [low, high), in as many answers as it takes."""
+    async def _block(self, node: Node, low: int, high: int, key: KeyOf | None) -> list[LogMessage]:
+        """Return all messages of [low, high), of a key or of all, in as many answers as it takes."""
         messages: list[LogMessage] = []
         while low < high:
-            page = await self.page(node, low, high)
+            page = await self.page(node, low, high, key=key)
             messages += page.messages
             low = max(page.resume, low + 1)
         return messages
@@ -404,6 +431,37 @@ class LogReader:
         if start.last is not None:
             return messages[-min(limit, start.last) :] if start.last else []
         return heapq.nsmallest(limit, messages)
+
+    async def find(
+        self,
+        key: str,
+        limit: int = 100,
+        *,
+        key_from: str = "header:key",
+        sequence: int | None = None,
+        since: datetime | int | None = None,
+    ) -> list[LogMessage]:
+        """Return at most `limit` messages that have a key, by time: from a sequence or a time on, or the last ones.
+
+        `key_from` is as for a channel: `header:<name>` or `json:/pointer`. 20,000 messages of each log are searched; a
+        notice is given where there are more. Raises as `read` does.
+        """
+        start = _start(sequence, since, limit if sequence is None and since is None else None)
+        nodes = await self._nodes()
+        found = [await self._logs.range_of(node, at=start.time) for node in nodes]
+        ranges = [each for each in found if each is not None]
+        if not ranges:
+            raise NoTopic(f"no topic {self.topic!r} on {', '.join(node.contact for node in nodes)}")
+        wanted = KeyOf(key, key_from)
+        if start.last is not None:
+            slice_ = await self._logs.newest(ranges, limit=limit, key=wanted)
+        else:
+            begins = {each.node.name: self._inside(each, start.in_log(each)) for each in ranges}
+            slice_ = await self._logs.oldest(ranges, limit=limit, begins=begins, key=wanted)
+        if len(slice_.messages) < limit and not slice_.complete:
+            searched = f"{slice_.searched:,} messages of {self.topic} were searched"
+            self._notice(f"{searched}; begin at another place for others")
+        return slice_.messages[::-1] if start.last is not None else slice_.messages
 
     async def follow(
         self, *, sequence: int | None = None, since: datetime | int | None = None, last: int | None = None

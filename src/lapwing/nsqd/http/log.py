@@ -11,12 +11,14 @@ import os
 import re
 import struct
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator
 from itertools import islice
 from typing import Any, Final
 
 from lapwing import kernel, names
 from lapwing.broker.broker import Broker
+from lapwing.broker.channel.message_keys import MessageKeys, short
+from lapwing.broker.settings.definitions import KEY_FROM
 from lapwing.broker.topic.cold import ColdTopic
 from lapwing.broker.topic.topic import Topic
 from lapwing.errors import CorruptChunk, CursorConflict, LapwingError, OutOfRange, ReadFailed
@@ -175,6 +177,9 @@ class LogApi:
         if form == "json":
             limit = min(_number(query, "limit", 100), MAX_MESSAGES)
             most = min(_number(query, "max_bytes", MAX_BODIES), MAX_BODIES)
+            if "key" in query:  # looks at more messages than it returns
+                wanted = _Wanted(query["key"].encode(), _key_from(query), limit)
+                return self._json(topic, start, min(stop, start + MAX_MESSAGES), most, headers, wanted)
             return self._json(topic, start, min(stop, start + limit), most, headers)
         if form != "raw":
             raise Refused(400, "INVALID_ARG_FORMAT")
@@ -191,11 +196,13 @@ class LogApi:
             pieces = _range_blocks(topic, start, stop, share, headers=headers, positions=positions, files=files)
         return StreamedAnswer(200, content_type=FRAMES, pieces=pieces)
 
-    async def _json(self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool) -> Answer:
+    async def _json(
+        self, topic: Topic, start: int, stop: int, max_bytes: int, headers: bool, wanted: _Wanted | None = None
+    ) -> Answer:
         share = self._budget.take(MAX_BODIES)
         try:
             with topic.keep():
-                body = await _for_people(topic, start, stop, max_bytes, share.size, headers)
+                body = await _for_people(topic, start, stop, max_bytes, share.size, headers, wanted)
             share.shrink(len(body))
             return StreamedAnswer(200, content_type=JSON, pieces=_whole(body, share))
         except OutOfRange as error:  # retention was faster
@@ -466,8 +473,30 @@ def _extras(topic: Topic, start: int, stop: int) -> bytes:
     return json.dumps(found, separators=(",", ":")).encode() if found else b""
 
 
+class _Wanted:
+    """Up to `limit` messages that have a key."""
+
+    def __init__(self, key: bytes, key_from: str, limit: int) -> None:
+        self.key, self.limit = short(key), limit
+        self._names = MessageKeys(key_from)
+
+    def places(self, log: TopicLog, first: int, frames: bytes) -> Container[int]:
+        """Return the places of those among the messages from `first` on. Raises `ReadFailed`."""
+        positions, _ = kernel.scan_frames(frames, 0, len(frames))
+        rows = log.rows(first, first + len(positions) - 1) if self._names.from_headers else b""
+        names = self._names.of_frames(frames, positions, first, rows)
+        return {place for place, name in enumerate(names) if name == self.key}
+
+
+def _key_from(query: Query) -> str:
+    try:
+        return str(KEY_FROM.from_file(query.get("key_from", "header:key")))
+    except ValueError as error:
+        raise Refused(400, "INVALID_ARG_KEY_FROM") from error
+
+
 async def _for_people(
-    topic: Topic, start: int, stop: int, max_bytes: int, max_written: int, with_headers: bool
+    topic: Topic, start: int, stop: int, max_bytes: int, max_written: int, with_headers: bool, wanted: _Wanted | None
 ) -> bytes:
     """Return messages as JSON, made one block of the log at a time, so that others get their turn.
 
@@ -479,11 +508,17 @@ async def _for_people(
     size = written = 0
     reached = start
     for first, count, frames in log.blocks(start, stop, _READ_BYTES):
-        if messages:
+        if reached > start:
             await asyncio.sleep(0)  # others get their turn
         reached = first + count
         decoded, _ = kernel.decode_messages(frames, 0, len(frames))
+        places = wanted.places(log, first, bytes(frames)) if wanted is not None else range(count)
         for sequence, (timestamp, attempts, message_id, body) in enumerate(decoded, first):
+            if sequence - first not in places:
+                continue
+            if wanted is not None and len(messages) >= wanted.limit:
+                reached = sequence
+                break
             if messages and (size + len(body) > max_bytes or written > max_written):
                 reached = sequence
                 break
