@@ -80,8 +80,9 @@ class Reason(Enum):
     REFUSED = "refused"  # its dead-letter topic did not take it
 
 
-_BEHIND: Final = frozenset({Reason.REQUEUED, Reason.RELEASED, Reason.TIMED_OUT})  # wait behind what waits already
-FAILURES: Final = frozenset({Reason.REQUEUED, Reason.TIMED_OUT, Reason.DISCONNECTED})
+# in tuples: an enumeration computes its hash in Python
+_BEHIND: Final = (Reason.REQUEUED, Reason.RELEASED, Reason.TIMED_OUT)  # wait behind what waits already
+FAILURES: Final = (Reason.REQUEUED, Reason.TIMED_OUT, Reason.DISCONNECTED)
 
 
 class Lease:
