@@ -75,6 +75,17 @@ def test_a_file_is_published_by_line_or_whole(daemon: Daemon, topic: str, tmp_pa
     assert newest[1]["body"].startswith("0\n1\n2\n")
 
 
+def test_the_messages_of_a_key_are_shown(daemon: Daemon, topic: str) -> None:
+    for number, key in enumerate("aba"):
+        lapwing("pub", topic, json.dumps({"n": number, "of": key}), "--header", f"key={key}", daemon=daemon)
+
+    shown = lapwing_json("peek", topic, "--key", "a", daemon=daemon)
+    inside = lapwing_json("peek", topic, "--key", "b", "--key-from", "json:/of", "--from", "0", daemon=daemon)
+    assert [message["sequence"] for message in shown] == [0, 2]
+    assert [message["sequence"] for message in inside] == [1]
+    assert "no messages of the key c" in lapwing("peek", topic, "--key", "c", daemon=daemon).stderr
+
+
 def test_headers_travel_with_a_message(daemon: Daemon, topic: str) -> None:
     lapwing("pub", topic, "body", "--header", "kind=test", "-H", "empty=", daemon=daemon)
 
