@@ -1,5 +1,7 @@
 """What is worth a look, in words, and what to do about it."""
 
+import pytest
+
 from lapwing.admin.history import History
 from lapwing.admin.links import PageLinks
 from lapwing.admin.pages.channel import blocked_keys
@@ -43,6 +45,28 @@ def test_a_healthy_cluster_has_none():
     )
 
     assert found(cluster_view) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "severity", "text", "advice"),
+    [
+        (NodeState(NODE, health="NOK - the remote log takes nothing: s3://b/n: timeout"), "error",
+         "is unhealthy: NOK - the remote log takes nothing: s3://b/n: timeout", "consumers get what is replicated"),
+        (NodeState(NODE, health="NOK - s3://b/n: taken over by b:4150 (process 7)"), "error",
+         "is unhealthy: NOK - s3://b/n: taken over by b:4150", "Another process has its remote log, and this one ends"),
+        (NodeState(NODE, remote_lag=12.3), "warning", "its remote log is 12 s behind", "Publishers wait for that long"),
+    ],
+)  # fmt: skip
+def test_a_remote_log_that_is_away_taken_over_or_behind_is_one(state, severity, text, advice):
+    alarm = only(ClusterView(at=NOW, nodes=(state,), lookupds=(("l:4161", ""),)))
+
+    assert (alarm.severity, alarm.about) == (severity, NODE.name)
+    assert text in alarm.text
+    assert advice in alarm.advice
+
+
+def test_a_remote_log_that_is_a_moment_behind_is_none():
+    assert found(ClusterView(at=NOW, nodes=(NodeState(NODE, remote_lag=0.2),), lookupds=(("l:4161", ""),))) == []
 
 
 def test_a_topic_without_a_channel_buffers():

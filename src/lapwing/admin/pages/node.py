@@ -134,7 +134,9 @@ def remote_text(found: Json | None) -> str:
     if found is None:
         return "-"
     hour = f"{count(found['requests_last_hour'])} requests, {size(found['bytes_last_hour'])} in an hour"
-    state = found["fenced"] or found["problem"] or f"{found['lag_ms']} ms behind"
+    state = f"{found['lag_ms']} ms behind"
+    if found["fenced"] or found["problem"]:  # which is above, as the reason why the node is unhealthy
+        state = "replaced" if found["fenced"] else "takes nothing"
     return f"epoch {found['epoch']}, record {found['index']}, {state}; {hour}"
 
 

@@ -35,7 +35,7 @@ Content = Stored | Messages
 
 @dataclass(slots=True)
 class _Entries:
-    """Entries of a journal, or records of a side log, as they came; folded now and then."""
+    """Entries of a journal, as they came; folded now and then."""
 
     payloads: list[bytes]
     size: int = 0  # bytes
@@ -59,7 +59,7 @@ class MirroredTopic:
     begun: LogBegun
     content: list[Content]  # in order, without a hole
     journal: _Entries
-    sides: dict[str, _Entries]
+    sides: dict[str, dict[int, bytes]]  # by channel: the records that its side log needs, by sequence
 
 
 @dataclass(slots=True)
@@ -119,9 +119,7 @@ class Mirror(Image):
             entries.replace(journal.folded(entries.payloads))
 
     def _add_side(self, part: SideRecords) -> None:
-        entries = self.mirrored[part.topic].sides.setdefault(part.channel, _Entries([]))
-        if entries.add(part.records):
-            entries.replace(sidelog.compacted(b"".join(entries.payloads)))
+        sidelog.apply(part.records, self.mirrored[part.topic].sides.setdefault(part.channel, {}))
 
     def _remove_side(self, part: SideRemoved) -> None:
         self.mirrored[part.topic].sides.pop(part.channel, None)
@@ -172,7 +170,7 @@ class Mirror(Image):
             if known.journal.payloads:
                 beside.append(JournalEntries(topic, log_id, b"".join(known.journal.payloads)))
             for channel, side in known.sides.items():
-                beside.append(SideRecords(topic, log_id, channel, b"".join(side.payloads)))
+                beside.append(SideRecords(topic, log_id, channel, b"".join(side.values())))
         return Plan(
             [known.begun for known in self.mirrored.values()],
             {topic: list(known.content) for topic, known in self.mirrored.items()},

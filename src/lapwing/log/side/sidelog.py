@@ -30,9 +30,8 @@ def side_path(directory: str | os.PathLike[str], channel: str) -> str:
     return os.path.join(os.fspath(directory), "side", folder(channel, "c-"))
 
 
-def compacted(data: bytes) -> bytes:
-    """Return the records of a side log without what they drop again."""
-    kept: dict[int, bytes] = {}
+def apply(data: bytes, kept: dict[int, bytes]) -> None:
+    """Have `kept` hold the records, by sequence, of the frames that are left behind the records of a side log."""
     for begin, payload, end in records.scan(data):
         if payload is None:
             continue
@@ -41,7 +40,6 @@ def compacted(data: bytes) -> bytes:
         elif payload[0] == DROP:
             for (sequence,) in struct.iter_unpack("<Q", payload[1:]):
                 kept.pop(sequence, None)
-    return b"".join(kept.values())
 
 
 class MessageStore:
