@@ -16,11 +16,13 @@ from example_counts import examples
 from lapwing import kernel
 from lapwing.errors import Fenced, NotReleased, RemoteFailed
 from lapwing.log.disk import Disk
+from lapwing.log.remote import mirror as mirrors
 from lapwing.log.remote import remote_log
 from lapwing.log.remote.folder import Folder
 from lapwing.log.remote.image import Image
+from lapwing.log.remote.mirror import Mirror, write_plan
 from lapwing.log.remote.record import Messages, Part, Record, Stored
-from lapwing.log.remote.remote_log import RemoteLog
+from lapwing.log.remote.remote_log import CheckpointWriter, RemoteLog
 from log.remote.stage import BEGUN, NODE, FaultyEngine, messages
 
 FATES = st.sampled_from(["", "", "", "lost", "unanswered", "late"])
@@ -53,7 +55,9 @@ class Writer:
     def __init__(self, log: RemoteLog, engine: FaultyEngine) -> None:
         self.log, self.engine = log, engine
         self.bodies: list[bytes] = []  # what the log holds, as far as it knows
-        self.stored: list[Stored] = []
+        self.mirror = Mirror()
+        self.made: tuple[CheckpointWriter, list[Stored], list[str]] | None = None  # a checkpoint that is announced
+        self.first = True  # whether it has made none
         self.begun = False
         self.pending: Record | None = None  # what was not answered
         self.body = b""  # what is in it
@@ -102,7 +106,7 @@ class RemoteMachine(RuleBasedStateMachine):
         contents.load(log)
         writer = Writer(log, engine)
         writer.bodies, writer.begun = contents.bodies, "orders" in contents.topics
-        writer.stored = contents.stored.get("orders", [])
+        writer.mirror.load(log)
         self.writers.append(writer)
         return writer
 
@@ -111,9 +115,8 @@ class RemoteMachine(RuleBasedStateMachine):
         pending = writer.pending
         if pending is None or (pending.parts and isinstance(pending.parts[-1], Messages)):
             self._append(writer)
-        elif pending.kind == "data":  # the announcement of a checkpoint
-            with self._ending(writer):
-                writer.log.append(pending)
+        elif pending.kind == "data":
+            self._announce(writer, pending)
         else:
             self._release(writer)
 
@@ -127,24 +130,47 @@ class RemoteMachine(RuleBasedStateMachine):
             writer.pending = writer.log.record(parts if writer.begun else [BEGUN, *parts], now=1)
             self.sent.add((place, writer.body))
         with self._ending(writer):
-            writer.log.append(writer.pending)
+            record = writer.pending
+            writer.log.append(record)
+            writer.mirror.appended(record, writer.log)
             place = len(writer.bodies)
             assert self.acknowledged.setdefault(place, writer.body) == writer.body
             writer.bodies.append(writer.body)
             writer.begun = True
 
-    def _checkpoint(self, writer: Writer, whole: bool) -> None:
-        """Have a process make a checkpoint, with a slice of everything or one of what is new."""
+    def _checkpoint(self, writer: Writer, whole: bool, between: int = 0) -> None:
+        """Have a process make a checkpoint as nsqd does: with all messages in slices, or with the newest in itself.
+
+        It appends `between` messages when the checkpoint is written and does not count yet.
+        """
         if writer.pending is not None or not writer.begun:
             writer.engine.plan = []
             return
-        kept = [] if whole else list(writer.stored)
-        begin = kept[-1].end if kept else 0
+        with self._ending(writer), mock.patch.object(mirrors, "_LARGE", 1 if whole else 1 << 20):
+            plan, checkpoint = writer.mirror.plan(), writer.log.checkpoint_writer()
+            try:
+                parts, stored = write_plan(plan, checkpoint, now=1)
+                part = checkpoint.write(parts, now=1)
+            except RemoteFailed:
+                writer.mirror.unused += plan.unused
+                raise
+            writer.made = checkpoint, stored, plan.unused
+            for _ in range(between):
+                if writer in self.writers:
+                    self._append(writer)
+            if writer in self.writers and writer.pending is None:
+                self._announce(writer, writer.log.record([part], now=1))
+
+    def _announce(self, writer: Writer, record: Record) -> None:
+        """Have a checkpoint count, and delete what it replaces."""
+        assert writer.made is not None
+        checkpoint, stored, unused = writer.made
         with self._ending(writer):
-            if begin < len(writer.bodies):
-                kept.append(writer.log.store([messages(begin, writer.bodies[begin:])], now=1))
-            writer.log.make_checkpoint([BEGUN, *kept], now=1)
-            writer.stored = kept
+            writer.log.append(record)
+            writer.mirror.appended(record, writer.log)
+            writer.mirror.moved(stored)
+            older_by, writer.first = (1 if writer.first else None), False
+            checkpoint.delete_replaced(older_by=older_by, unused=unused)
 
     def _release(self, writer: Writer) -> None:
         with self._ending(writer):
@@ -199,11 +225,11 @@ class RemoteMachine(RuleBasedStateMachine):
         self._proceed(writer)
 
     @precondition(lambda self: self.writers)
-    @rule(data=st.data(), whole=st.booleans(), plan=PLANS)
-    def checkpoint(self, data: st.DataObject, whole: bool, plan: list[str]) -> None:
+    @rule(data=st.data(), whole=st.booleans(), plan=PLANS, between=st.integers(0, 2))
+    def checkpoint(self, data: st.DataObject, whole: bool, plan: list[str], between: int) -> None:
         writer = data.draw(st.sampled_from(self.writers))
         writer.engine.plan = list(plan)
-        self._checkpoint(writer, whole)
+        self._checkpoint(writer, whole, between)
 
     @precondition(lambda self: self.writers)
     @rule(data=st.data(), whole=st.booleans(), step=st.integers(0, 10), appends=st.integers(0, 2), other=st.booleans())
