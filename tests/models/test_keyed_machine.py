@@ -76,7 +76,7 @@ class KeyedMachine(BrokerMachine):
 
     def is_out(self, model: Model, sequence: int, waits: Waits) -> bool:
         """Whether a message keeps its key from delivering another, where the key is ordered."""
-        rests = waits.due is not None and sequence not in model.revived
+        rests = not self.is_ready(model, sequence) and sequence not in model.revived
         return waits.owner is not None or (rests and waits.attempts > 0)
 
     def check_turn(self, model: Model, sequence: int) -> None:
