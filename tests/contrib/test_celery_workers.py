@@ -96,6 +96,12 @@ def test_a_prefork_worker_runs_tasks_and_answers_inspect(stage: Stage) -> None:
         until(lambda: len(stage.lines("end")) == 2, seconds=100, what="both tasks")
         assert app.control.inspect(timeout=5).ping() == {"one@here": {"ok": "pong"}}
         assert app.control.inspect(timeout=5).active_queues()["one@here"][0]["name"] == "celery"
+        later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+        tasks.add.apply_async((2, 3), eta=later)
+        found = app.control.inspect(timeout=5).scheduled()["one@here"]
+        assert isinstance(found, list), found
+        (waiting,) = found
+        assert (waiting["eta"], waiting["request"]["args"]) == (later.isoformat(), [2, 3])
         process.send_signal(signal.SIGTERM)
         process.wait(100)
 

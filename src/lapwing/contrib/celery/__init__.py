@@ -23,6 +23,7 @@ def _join(**_: Any) -> None:
 
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, "lapwing"}
+    import lapwing.contrib.celery.inspecting  # noqa: F401  it registers its command
 
 
 @signals.worker_ready.connect  # type: ignore[untyped-decorator]

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty
 from typing import Any, ClassVar, Final
 
@@ -28,6 +28,7 @@ from lapwing.wire.nsq.connection import MessageRow
 log: Final = logging.getLogger("lapwing.celery")
 
 GET: Final = 0.15  # s that basic_get waits for a message
+SHOWN: Final = 100  # tasks of a topic that `celery inspect scheduled` shows
 
 
 class _Exchange:
@@ -299,6 +300,16 @@ class Channel(virtual.Channel):
                 feed.finish(row[2])
             else:
                 self._waiting.append((feed, row, message))
+
+    def scheduled(self) -> Iterator[Any]:
+        """Yield the tasks that wait for their time in the queues that are consumed here, as messages."""
+        for feed in self._feeds:
+            topic, _, channel = feed.about.partition("/")
+            asked = {"state": "deferred", "body": "true", "limit": str(SHOWN)}
+            for entry in feed.node.call("GET", "/channel/pending", topic=topic, channel=channel, **asked)["entries"]:
+                message = self.message_to_python(queues.decode(entry["body"], entry["deliveries"], entry["id"]))
+                if message.headers.get(queues.ETA):
+                    yield message
 
     def _chosen(self, queue: str, message: dict[str, Any]) -> bool:
         """Return whether a message of an exchange is for this queue."""

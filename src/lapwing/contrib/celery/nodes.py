@@ -37,7 +37,7 @@ class DeferredTooLong(PublishFailed):
     """A publish was to be deferred for longer than nsqd allows."""
 
 
-def call(where: str, method: str, path: str, body: Any = None, *, timeout: float = 5.0, **parameters: str) -> Any:
+def call(where: str, method: str, path: str, body: Any = None, /, *, timeout: float = 5.0, **parameters: str) -> Any:
     """Return the answer of a daemon's HTTP API. Raises `Unreachable` or `CallFailed`."""
     host, _, port = where.rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout)
@@ -72,7 +72,7 @@ class Node:
 
     # -- administration
 
-    def call(self, method: str, path: str, body: Any = None, **parameters: str) -> Any:
+    def call(self, method: str, path: str, body: Any = None, /, **parameters: str) -> Any:
         """Return the answer of nsqd's HTTP API."""
         return call(self._http, method, path, body, timeout=self._options.dial_timeout, **parameters)
 

@@ -17,6 +17,7 @@ from lapwing.names import EPHEMERAL
 CHANNEL: Final = "celery"  # of the topic of a queue
 STEPS: Final = (0, 3, 6, 9)  # priorities, the first one first, as on Redis
 _OTHER: Final = re.compile(r"[^A-Za-z0-9._-]")
+ETA: Final = "lapwing-eta"  # the time of a task, for those who look at what waits
 _DUE: Final = "lapwing-due"  # Unix time before which a message must not run, where nsqd defers no message for so long
 _DELIVERIES: Final = "lapwing-deliveries"  # that it takes until then
 
@@ -102,7 +103,8 @@ def due(message: Mapping[str, Any]) -> float | None:
 
 def without_eta(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message that the broker defers: a worker that sees the time would hold it a second time."""
-    return {**message, "headers": {**message["headers"], "eta": None}}
+    headers = message["headers"]
+    return {**message, "headers": {**headers, "eta": None, ETA: headers["eta"]}}
 
 
 def deferred_again(message: dict[str, Any], when: float, deliveries: int) -> dict[str, Any]:
@@ -152,7 +154,7 @@ def encode_body(body: str | bytes) -> tuple[str, str]:
         return base64.b64encode(body).decode("ascii"), "base64"
 
 
-def decode(body: bytes, attempts: int, tag: str) -> dict[str, Any]:
+def decode(body: str | bytes, attempts: int, tag: str) -> dict[str, Any]:
     """Return a message as Kombu knows it. Raises `ValueError` for bytes that are none."""
     message = json.loads(body)
     if not isinstance(message, dict) or not isinstance(message.get("properties"), dict):
