@@ -209,6 +209,23 @@ def test_a_reader_that_has_seen_enough_is_no_trouble(daemon: Daemon, topic: str)
         assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+def test_a_reader_that_ends_while_nothing_comes_ends_the_command(daemon: Daemon, topic: str) -> None:
+    lapwing("pub", topic, "only", daemon=daemon)
+    for command in (["tail", topic, "--since", "earliest"], ["sub", topic, "c"]):
+        with subprocess.Popen([PROGRAM, *command], env=environment(daemon), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as running:  # fmt: skip
+            assert running.stdout is not None
+            assert running.stderr is not None
+            try:
+                assert running.stdout.readline() == b"only\n"
+                running.stdout.close()
+
+                assert running.wait(60) == 1
+                assert running.stderr.read() == b""
+            finally:
+                running.kill()
+
+
 def test_tail_of_a_plain_nsq_server_goes_through_a_channel(daemon: Daemon, topic: str) -> None:
     with urlopen(f"{daemon.url}/info") as answer:
         info = answer.read()

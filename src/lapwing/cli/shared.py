@@ -1,6 +1,8 @@
 """Options that several commands have, and how commands reach the cluster."""
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -189,6 +191,43 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         sys.exit(143)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+@contextmanager
+def ends_with_reader() -> Iterator[None]:
+    """Raise `BrokenPipeError` when the program that reads our output through a pipe ends, though nothing is written.
+
+    What it did not read lies in the pipe, so a write shows this only if there is another one.
+    """
+    import asyncio
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    try:
+        fd = sys.stdout.fileno()
+    except OSError:  # it is no file
+        fd = -1
+    if fd < 0 or not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        yield
+        return
+    gone = False
+
+    def leave() -> None:
+        nonlocal gone
+        gone = True
+        loop.remove_reader(fd)
+        task.cancel()
+
+    loop.add_reader(fd, leave)  # nothing can be read from this end, so only its error shows
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone:
+            raise
+        task.uncancel()
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
+    finally:
+        loop.remove_reader(fd)
 
 
 def warn(text: str) -> None:

@@ -62,24 +62,25 @@ async def consume(
     nsqds, lookupds = shared.tcp_addresses(where)
     async with Consumer(topic, channel, nsqd=nsqds, lookupd=lookupds, max_in_flight=in_flight, max_attempts=0,
                         user_agent="lapwing-sub", **shared.client_options(where)) as consumer:
-        while not count or done < count:
-            try:
-                async with asyncio.timeout(timeout or None):
-                    message = await anext(consumer)
-            except TimeoutError:
-                return False
-            if count:
-                # RDY falls before the FIN, so that no message comes that will not be printed
-                consumer.max_in_flight = min(in_flight, count - done - 1)
-            with message:
-                line = message.body if raw else shown_body(message.body)
-                if as_json:
-                    line = json.dumps(delivered_json(message), ensure_ascii=False).encode()
+        with shared.ends_with_reader():
+            while not count or done < count:
                 try:
-                    out.write((printable(line) if terminal and not as_json else line) + b"\n")
-                    out.flush()
-                except OSError:  # our reader has seen enough, or a disk is full; nothing is wrong with the message
-                    message.requeue(0, backoff=False)
-                    raise
-            done += 1
+                    async with asyncio.timeout(timeout or None):
+                        message = await anext(consumer)
+                except TimeoutError:
+                    return False
+                if count:
+                    # RDY falls before the FIN, so that no message comes that will not be printed
+                    consumer.max_in_flight = min(in_flight, count - done - 1)
+                with message:
+                    line = message.body if raw else shown_body(message.body)
+                    if as_json:
+                        line = json.dumps(delivered_json(message), ensure_ascii=False).encode()
+                    try:
+                        out.write((printable(line) if terminal and not as_json else line) + b"\n")
+                        out.flush()
+                    except OSError:  # our reader has seen enough, or a disk is full; nothing is wrong with the message
+                        message.requeue(0, backoff=False)
+                        raise
+                done += 1
     return True

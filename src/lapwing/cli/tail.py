@@ -74,12 +74,13 @@ async def _tail(client: Any, topic: str, start: dict[str, int], follow: bool, co
         return
     shown = 0
     async with aclosing(reader.follow(**start)) as stream:
-        async for message in stream:
-            printer.print(message)
-            sys.stdout.buffer.flush()
-            shown += 1
-            if count and shown >= count:
-                return
+        with shared.ends_with_reader():
+            async for message in stream:
+                printer.print(message)
+                sys.stdout.buffer.flush()
+                shown += 1
+                if count and shown >= count:
+                    return
 
 
 async def _nsqds(client: Any) -> list[str]:
