@@ -4,6 +4,7 @@ import glob
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
@@ -50,16 +51,26 @@ def cluster() -> Iterator[Cluster]:
     cluster.stop()
 
 
+SERVER = """
+import sys
+from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(*server.get_host_and_port(), sep=":", flush=True)
+sys.stdin.read()
+"""
+
+
 class S3:
-    """An object store on loopback, which is in the memory of this process."""
+    """An object store on loopback, in another process: some tests leave no memory to any thread of this one."""
 
     def __init__(self) -> None:
-        from moto.moto_server.threaded_moto_server import ThreadedMotoServer
-
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self._server.start()
-        host, port = self._server.get_host_and_port()
-        self.endpoint = f"http://{host}:{port}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.endpoint = f"http://{self._process.stdout.readline().strip()}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -74,7 +85,8 @@ class S3:
         urllib.request.urlopen(request).close()
 
     def stop(self) -> None:
-        self._server.stop()
+        self._process.kill()
+        self._process.communicate()
 
 
 @pytest.fixture(scope="session")
